@@ -1,0 +1,159 @@
+"""The records that cross between the server and the evaluator: standard library only.
+
+The harness runs under the user's interpreter, where pydantic may be absent; the server validates these same classes
+with `pydantic.TypeAdapter`. Times are in microseconds, sizes in bytes, ratios are incumbent time / candidate time, so
+that above 1 the candidate is faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Status = Literal[
+    "PASSED",
+    "INCORRECT_SHAPE",
+    "INCORRECT_DTYPE",
+    "INCORRECT_NUMERICAL",
+    "COMPILE_ERROR",
+    "RUNTIME_ERROR",
+    "TIMEOUT",
+    "OUT_OF_MEMORY",
+    "CHEATED",
+    "SUSPECT",
+    "INVALID_PROBLEM",
+    "DEVICE_BUSY",
+    "DEVICE_UNHEALTHY",
+    "INCONCLUSIVE",
+]
+"""How an evaluation ended. Only `PASSED` lets a candidate go on; "could not check" is never mapped to it."""
+
+Method = Literal["cuda_events", "cupti", "cuda_graph", "wall"]
+Cache = Literal["l2_cold", "l2_warm"]
+Bound = Literal["memory", "compute", "latency"]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Device time of one call (host time on a CPU)."""
+
+    latency_us: float
+    """Median."""
+    p10_us: float
+    p90_us: float
+    samples: int
+    method: Method
+    cache: Cache
+    warm_us: float | None = None
+    """Median with the caches warm, for comparison only; never the headline."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Incumbent time / candidate time with its 95 % bootstrap interval over blocks; above 1 the candidate is faster."""
+
+    value: float
+    low: float
+    high: float
+    blocks: int
+
+
+@dataclass(frozen=True)
+class WorkloadInfo:
+    """One workload of a problem, as the server needs to know it."""
+
+    name: str
+    dtype: str
+    timed: bool
+    bytes: float
+    """Bytes that any implementation must move: each input read once, each output written once."""
+    flops: float
+
+
+@dataclass(frozen=True)
+class ProblemInfo:
+    """What a problem file declares for one device."""
+
+    name: str
+    entry: str
+    bound: Bound
+    workloads: tuple[WorkloadInfo, ...]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A deliberately wrong implementation, and whether the problem's checks caught it."""
+
+    name: str
+    caught: bool
+    why: str
+    """What caught it, or why it passes and what to change."""
+
+
+@dataclass(frozen=True)
+class WorkloadResult:
+    """One workload's verdict, and its times where it was timed."""
+
+    workload: str
+    status: Status
+    detail: str = ""
+    error_ratio: float | None = None
+    """Largest |out - ref| / allowed over all checks of the workload: up to 1 is right."""
+    checks: int = 0
+    timing: Timing | None = None
+    incumbent: Timing | None = None
+    ratio: Ratio | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Status, correctness and timing of one candidate."""
+
+    status: Status
+    detail: str
+    workloads: tuple[WorkloadResult, ...] = ()
+    ratio: Ratio | None = None
+    """Geometric mean over the timed workloads."""
+    isolation: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    wall_s: float = 0.0
+    notes: tuple[str, ...] = ()
+    """What a reader of the number should know: library calls found, a throttled clock, a weak spot of the problem."""
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the device reached when it was measured, never a datasheet's figure."""
+
+    copy_gbps: float
+    """Large device-to-device copy, bytes read plus bytes written."""
+    triad_gbps: float
+    """a = b + s*c, three streams."""
+    tflops: dict[str, float]
+    """Square matrix product by dtype, random data."""
+    measured_on: str
+    """Device, library versions and date."""
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One device kernel that ran during a call of the candidate."""
+
+    name: str
+    calls: int
+    total_us: float
+
+
+@dataclass(frozen=True)
+class TorchDevice:
+    """A device as the user's torch sees it."""
+
+    kind: Literal["cpu", "cuda", "hip"]
+    index: int
+    name: str
+    arch: str
+    memory_bytes: int
+    sm_count: int
+    l2_bytes: int
+    uuid: str
+    versions: dict[str, str]

@@ -1,0 +1,190 @@
+"""Every record that crosses a boundary: between tools and agent, journal and loop, platform and diagnosis.
+
+Records of the evaluator's border are standard-library dataclasses in `evaluator.records`, validated here by pydantic.
+Units stand in the names: `_us` microseconds, `_bytes`, `_gbps` 1e9 bytes per second, `_tflops` 1e12 operations per
+second, `_pct` percent. `None` means "not measured", never zero.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Platform = Literal["nvidia", "amd", "cpu"]
+Bound = Literal["memory", "compute", "latency", "balanced", "at_roof", "unclear"]
+Rung = Literal["ncu", "rocprofv3", "rocprof", "cupti", "torch_profiler", "static", "timing"]
+Owner = Literal["authored", "vendor", "framework"]
+
+
+class Record(BaseModel):
+    """Immutable, no unknown fields; each field's docstring is its description in the tool's schema."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Peak(Record):
+    """One limit of a device and where the figure comes from."""
+
+    value: float
+    method: Literal["table", "computed", "measured"]
+    source: str
+    confidence: Literal["high", "medium", "low"]
+
+
+class Profiler(Record):
+    """A profiler on this machine, and whether it may be used."""
+
+    name: str
+    path: str | None
+    version: str | None
+    usable: bool
+    remedy: str = ""
+    """What to do when it is missing or not allowed."""
+
+
+class Device(Record):
+    """One processor that kernels can run on."""
+
+    platform: Platform
+    index: int
+    """As torch counts them (after CUDA_VISIBLE_DEVICES); 0 for the CPU."""
+    name: str
+    arch: str
+    """`sm_90`, `gfx942`, `x86_64`."""
+    uuid: str
+    memory_bytes: int | None = None
+    sm_count: int | None = None
+    """Streaming multiprocessors, compute units, or CPU cores."""
+    l2_bytes: int | None = None
+    shared_bytes: int | None = None
+    """Largest shared memory (LDS) of one block."""
+    clock_mhz: int | None = None
+    clock_max_mhz: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    throttle: list[str] = []
+    """Active reasons for a lowered clock; empty when there are none or they cannot be read."""
+    partition: str | None = None
+    """MIG profile, vGPU or AMD compute partition, when the device is a slice."""
+    versions: dict[str, str] = {}
+    """driver, cuda or rocm, torch, triton: what is there."""
+    bandwidth_gbps: Peak | None = None
+    """Nominal memory bandwidth; null when the device is not known, never a guess."""
+    tflops: dict[str, Peak] = {}
+    """Nominal dense peak by dtype (`fp32`, `tf32`, `fp16`, `bf16`, `fp8`, `int8`)."""
+    measured_gbps: Peak | None = None
+    """Copy bandwidth measured on this very device."""
+    measured_tflops: dict[str, Peak] = {}
+    profilers: list[Profiler] = []
+    notes: list[str] = []
+
+
+class KernelProfile(Record):
+    """One device kernel that the candidate launched."""
+
+    name: str
+    owner: Owner
+    calls: int
+    share_pct: float
+    """Share of the candidate's device time."""
+    metrics: dict[str, float | None] = {}
+
+
+class Profile(Record):
+    """What was seen when one workload of the candidate ran, under vendor-neutral metric names.
+
+    Names used: `duration_us`, `dram_pct`, `dram_bytes`, `l2_pct`, `l1_pct`, `sm_pct` (busiest unit of the SM, as ncu's
+    SOL), `tensor_pct`, `fma_pct`, `alu_pct`, `lsu_pct`, `xu_pct`, `fp64_pct`, `issue_pct`, `occupancy_pct`,
+    `occupancy_theoretical_pct`, `waves`, `grid_blocks`, `block_threads`, `registers`, `spill_bytes`, `shared_bytes`,
+    `l1_hit_pct`, `l2_hit_pct`, `bytes_per_sector_load`, `bytes_per_sector_store`, `bank_conflict_pct`,
+    `stall_<reason>_pct`, `divergence_lanes`, `launch_us` (host time of one call), `load_bytes`, `store_bytes`.
+    """
+
+    rung: Rung
+    """Which step of the ladder produced it."""
+    why: str
+    """Why this rung and not a higher one."""
+    workload: str
+    kernels: list[KernelProfile]
+    metrics: dict[str, float | None]
+    """Of the kernel with the largest share."""
+    facts: dict[str, str] = {}
+    """Words rather than numbers: `occupancy_limiter`, `mma`, `tool_version`."""
+    artifacts: list[str] = []
+    """Raw reports, relative to the project."""
+
+
+class Evidence(Record):
+    """A number, what it was compared with, and where the threshold comes from."""
+
+    metric: str
+    value: float
+    threshold: float
+    source: str
+
+
+class Finding(Record):
+    """Something worth acting on besides the bound."""
+
+    name: str
+    text: str
+    tier: int
+    gain_pct: float | None = None
+    """An upper estimate from the profiler's rule, where it has one."""
+
+
+class Idea(Record):
+    """A concrete thing to try."""
+
+    id: str
+    """Stable within its tier, e.g. `num-warps`."""
+    tier: int
+    text: str
+    skill: str
+
+
+class Diagnosis(Record):
+    """Bound, evidence and what to try next. Deterministic in its inputs."""
+
+    bound: Bound
+    summary: str
+    evidence: list[Evidence]
+    findings: list[Finding]
+    tiers: list[int]
+    """In the order to try them."""
+    ideas: list[Idea]
+    read: list[str]
+    """Resource URIs of the skills to read before the next patch."""
+    headroom_pct: float | None
+    """How much faster the kernel could be before it meets the measured roof; null where there is no roof."""
+    stop: str = ""
+    """Advice to stop, with its reason; empty while there is room."""
+    source: str
+    """`counters`, `static` or `analytic`: what the diagnosis rests on."""
+
+
+class StaticKernel(Record):
+    """What the compiler says about one launched kernel, with no GPU."""
+
+    name: str
+    target: str
+    registers: int | None
+    spills: int | None
+    """Spilled 4-byte words per thread."""
+    shared_bytes: int | None
+    load_bytes: int | None
+    """Widest global load of one thread."""
+    store_bytes: int | None
+    mma: str | None
+    """Matrix instruction family (`wgmma`, `mma.sync`, `tcgen05`, `mfma`, `wmma`), null when there is none."""
+    async_copy: str | None
+    """`tma`, `cp.async`, null."""
+    occupancy_pct: float | None
+    limiter: str | None
+    grid: list[int]
+    block_threads: int
+    waves: float | None
+    problems: list[str] = []
+    """What cannot launch or is bound to be slow, in words."""
