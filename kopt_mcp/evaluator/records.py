@@ -157,3 +157,26 @@ class TorchDevice:
     l2_bytes: int
     uuid: str
     versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request to the evaluator. Files are named with their SHA-256, and refused when they differ from it."""
+
+    kind: Literal["verify", "benchmark", "confirm"]
+    """`verify`: correctness only. `benchmark`: correctness of the timed calls, and times, beside the incumbent where
+    one is given. `confirm`: both, for the final kernel, in fresh processes with cold caches."""
+    problem: str
+    problem_sha256: str
+    candidate: str
+    candidate_sha256: str
+    device: str
+    """`cpu` or `cuda:N`."""
+    workloads: tuple[str, ...] | None = None
+    """Names of the workloads to use; all of the device's when absent."""
+    incumbent: str | None = None
+    incumbent_sha256: str | None = None
+    floor: float = 0.0
+    """|ratio - 1| seen when this experiment's baseline was timed against itself; the accept rule rests on it."""
+    timeout_s: float = 120.0
+    """For each candidate process; a kernel that hangs is `TIMEOUT`."""

@@ -1,0 +1,120 @@
+"""Draw a workload's inputs from a seed: the same bits in the harness and in the runner.
+
+Both sides call `draw` with the same recipe and seed on the same device, so values never travel, and a seed that the
+runner has not been told yet is a set of inputs that the candidate cannot know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kopt_mcp.problem import Spec
+
+GUARD = 256
+"""Bytes of red zone on each side of an input."""
+_GUARD_BYTE = 0xA5
+
+
+class Guarded:
+    """The inputs of one call, with the memory around them watched."""
+
+    def __init__(self, args: list[Any], buffers: list[torch.Tensor]) -> None:
+        self.args = args
+        self._buffers = buffers
+
+    def tensors(self) -> list[torch.Tensor]:
+        """The arguments that are tensors, in order."""
+        return [a for a in self.args if isinstance(a, torch.Tensor)]
+
+    def guards_intact(self) -> bool:
+        """Whether no byte outside the inputs was written."""
+        return all(
+            bool((b[:GUARD] == _GUARD_BYTE).all()) and bool((b[-GUARD:] == _GUARD_BYTE).all()) for b in self._buffers
+        )
+
+
+def draw(
+    inputs: Sequence[Any],
+    literals: Sequence[torch.Tensor],
+    seed: int,
+    device: str,
+    distribution: str = "normal",
+    layout: str = "contiguous",
+) -> Guarded:
+    """Make the arguments of one call on `device`."""
+    args: list[Any] = []
+    buffers: list[torch.Tensor] = []
+    for position, item in enumerate(inputs):
+        if not isinstance(item, Spec):
+            args.append(item)
+            continue
+        values = _values(item, literals, seed * 1_000_003 + position, device, distribution)
+        tensor, buffer = _place(values, layout)
+        args.append(tensor)
+        buffers.append(buffer)
+    return Guarded(args, buffers)
+
+
+def _values(spec: Spec, literals: Sequence[torch.Tensor], seed: int, device: str, distribution: str) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    if spec.kind == "literal":
+        return literals[int(spec.args["index"])].to(device)
+    generator = torch.Generator(device=device).manual_seed(seed % (1 << 63))
+    if spec.kind == "integers":
+        low, high = int(spec.args["low"]), int(spec.args["high"])
+        return torch.randint(low, high, spec.shape, generator=generator, device=device, dtype=dtype)
+    if spec.kind == "uniform":
+        low, high = spec.args["low"], spec.args["high"]
+        return torch.rand(spec.shape, generator=generator, device=device).mul_(high - low).add_(low).to(dtype)
+    values = torch.randn(spec.shape, generator=generator, device=device)
+    return (_reshape(values, distribution).mul_(spec.args["scale"]).add_(spec.args["shift"])).to(dtype)
+
+
+def _reshape(values: torch.Tensor, distribution: str) -> torch.Tensor:
+    """Turn standard normal values into another distribution, along the last dimension where it matters."""
+    if distribution == "tiny":
+        return values.mul_(1e-3)
+    if distribution == "large":
+        return values.mul_(64.0)
+    if values.numel() == 0 or values.dim() == 0:
+        return values
+    if distribution == "equal":
+        return values[..., :1].expand_as(values).clone()
+    if distribution == "outlier":
+        where = values.abs().argmax(dim=-1, keepdim=True)
+        return values.scatter_(-1, where, values.gather(-1, where) * 100.0)
+    if distribution == "alternating":
+        sign = torch.ones(values.shape[-1], device=values.device)
+        sign[1::2] = -1.0
+        return values.abs_().mul_(sign)
+    if distribution == "sorted":
+        return values.sort(dim=-1).values
+    return values
+
+
+def _place(values: torch.Tensor, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copy `values` into a fresh buffer with red zones, in the layout asked for."""
+    if layout == "strided" and values.dim() >= 1 and values.numel():
+        wide = torch.empty((*values.shape[:-1], values.shape[-1] + 8), dtype=values.dtype, device=values.device)
+        tensor, buffer = _embed(wide, 0)
+        tensor = tensor[..., : values.shape[-1]]
+    else:
+        tensor, buffer = _embed(values, values.element_size() if layout == "offset" else 0)
+    tensor.copy_(values)
+    return tensor, buffer
+
+
+def _embed(like: torch.Tensor, offset: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A tensor shaped like `like` inside a byte buffer whose both ends hold the guard pattern."""
+    size = like.numel() * like.element_size()
+    pad = -size % like.element_size()
+    buffer = torch.empty(GUARD + offset + size + pad + GUARD, dtype=torch.uint8, device=like.device)
+    buffer[:GUARD] = _GUARD_BYTE
+    buffer[GUARD + offset + size :] = _GUARD_BYTE
+    if offset:
+        buffer[GUARD : GUARD + offset] = _GUARD_BYTE
+    inner = buffer[GUARD + offset : GUARD + offset + size]
+    return inner.view(like.dtype).view(like.shape), buffer
