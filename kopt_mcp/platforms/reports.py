@@ -1,0 +1,176 @@
+"""What the reports of all profilers have in common: numbers, failures, whose a kernel is, and the way to a `Profile`.
+
+Within a profile, `duration_us`, `dram_bytes` and `spill_bytes` of a kernel are totals over its calls in one call of
+the candidate, so that they add up to the candidate's; every other metric is of the kernel's longest launch.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kopt_mcp.errors import ToolUnavailable
+from kopt_mcp.models import KernelProfile, Owner, Profile, Rung
+
+ADDITIVE = ("duration_us", "dram_bytes", "spill_bytes")
+
+# Searched in the bare name in lower case; a framework's name wins over a library's.
+FRAMEWORK = re.compile(
+    r"^at::|at_cuda_detail|^c10::|^triton_(poi|red|per|tem|mm|for|spl)_|^thrust::|^cub::|^rocprim::|^hipcub::"
+    r"|(^|::)(vectorized_|unrolled_)?elementwise_kernel|(^|::)reduce_kernel<|catarraybatched|^mem(cpy|set)\b|__amd_rocclr"
+)
+VENDOR = re.compile(
+    r"cublas|cudnn|cutlass|cusparse|cufft|(ampere|volta|turing|hopper|maxwell)_\w*(gemm|conv|mma)|xmma_|^nvjet"
+    r"|^gemv2|^gemmk1|splitkreduce|^cijk_|rocblas|hipblas|tensile|miopen|(^|::)ck::|ck_tile|^igemm_|^batched_transpose_"
+    r"|^naive_conv|pytorch_flash|flash_(fwd|bwd)_\w*<|aiter::"
+)
+DECORATION = re.compile(r"\s*\[clone[^\]]*\]|\.kd$")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a profiler gave nothing."""
+
+    kind: str
+    """`permission`, `no_kernels`, `wrong_process`, `busy`, `metric`, `version`, `target`, `hardware`, `resources`."""
+    text: str
+    """The profiler's own line."""
+    remedy: str
+
+
+@dataclass(frozen=True)
+class FailureText:
+    """A piece of a profiler's output that names a failure; matched without regard to case."""
+
+    kind: str
+    needle: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel's launch, or its calls taken together, under vendor-neutral metric names."""
+
+    name: str
+    metrics: Mapping[str, float | None]
+    facts: Mapping[str, str] = field(default_factory=dict)
+    calls: int = 1
+
+
+def find_failure(output: str, table: Iterable[FailureText]) -> Failure | None:
+    """The first entry of the table that occurs in the output, with the line it occurs in."""
+    folded = output.lower()
+    for entry in table:
+        at = folded.find(entry.needle.lower())
+        if at >= 0:
+            start = output.rfind("\n", 0, at) + 1
+            end = output.find("\n", at)
+            return Failure(entry.kind, output[start : end if end >= 0 else None].strip(), entry.remedy)
+    return None
+
+
+def raise_failure(tool: str, failure: Failure) -> None:
+    """Raise the failure as `ToolUnavailable`: the tool's line, then what to do."""
+    raise ToolUnavailable(f"{tool}: {failure.text.rstrip('.')} ({failure.kind}). {failure.remedy}")
+
+
+def number(text: str) -> float | None:
+    """A cell as a number; None for `n/a`, blanks, words, NaN and infinities."""
+    try:
+        value = float(text.replace(",", "").removeprefix("(!)").strip())
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def csv_rows(report: str) -> Iterator[list[str]]:
+    """The CSV rows of a report; a program's own output between them does not start with a quote."""
+    return csv.reader(line for line in report.splitlines() if line.startswith('"'))
+
+
+def ratio(part: float | None, whole: float | None, scale: float = 1.0) -> float | None:
+    """`scale * part / whole`, or None where either was not measured or the whole is nothing."""
+    return scale * part / whole if part is not None and whole else None
+
+
+def total(*values: float | None) -> float | None:
+    """The sum of what was measured; None when nothing was."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def largest(*values: float | None) -> float | None:
+    """The largest of what was measured; None when nothing was."""
+    return max((value for value in values if value is not None), default=None)
+
+
+def bare_name(kernel: str) -> str:
+    """A kernel's name without return type, arguments and loader decorations; template arguments stay."""
+    name = DECORATION.sub("", kernel).removeprefix("void ").strip()
+    return name.split("(", 1)[0] if not name.startswith("(") else name
+
+
+def owner_of(kernel: str, authored: Collection[str] = ()) -> Owner:
+    """Whose a kernel is: `authored` by the candidate, out of a `vendor` library, or the `framework`'s own.
+
+    `authored`: names of the kernels that the candidate defines; they win over every pattern.
+    """
+    name = bare_name(kernel)
+    if name in authored or name.split("<", 1)[0].rsplit("::", 1)[-1] in authored:
+        return "authored"
+    folded = name.lower()
+    if FRAMEWORK.search(folded):
+        return "framework"
+    return "vendor" if VENDOR.search(folded) else "authored"
+
+
+def assemble(
+    launches: Sequence[Launch],
+    *,
+    rung: Rung,
+    workload: str,
+    why: str,
+    authored: Collection[str] = (),
+    launch_us: float | None = None,
+    facts: Mapping[str, str] | None = None,
+    artifacts: Sequence[str] = (),
+) -> Profile:
+    """A profile of one call of the candidate: kernels by share of device time, metrics of the largest.
+
+    `launch_us` is the host's time for one call, where it was taken. Raises `ToolUnavailable` without launches.
+    """
+    if not launches:
+        raise ToolUnavailable(f"{rung}: no kernel was recorded. Check that the call launches one on this device.")
+    grouped = {name: [launch for launch in launches if launch.name == name] for name in {one.name for one in launches}}
+    whole = sum(_duration(launch) for launch in launches)
+    kernels = [_kernel(name, group, whole, authored) for name, group in grouped.items()]
+    kernels.sort(key=lambda kernel: (-kernel.share_pct, kernel.name))
+    top = max(grouped[kernels[0].name], key=_duration)
+    return Profile(
+        rung=rung,
+        why=why,
+        workload=workload,
+        kernels=kernels,
+        metrics=kernels[0].metrics | ({} if launch_us is None else {"launch_us": launch_us}),
+        facts={**top.facts, **(facts or {})},
+        artifacts=list(artifacts),
+    )
+
+
+def _duration(launch: Launch) -> float:
+    return launch.metrics.get("duration_us") or 0.0
+
+
+def _kernel(name: str, group: Sequence[Launch], whole: float, authored: Collection[str]) -> KernelProfile:
+    longest = max(group, key=_duration)
+    sums = {key: total(*(launch.metrics.get(key) for launch in group)) for key in ADDITIVE if key in longest.metrics}
+    return KernelProfile(
+        name=name,
+        owner=owner_of(name, authored),
+        calls=sum(launch.calls for launch in group),
+        share_pct=round(100 * sum(map(_duration, group)) / whole, 2) if whole else 0.0,
+        metrics={**longest.metrics, **sums},
+    )
