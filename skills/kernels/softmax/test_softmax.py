@@ -1,0 +1,82 @@
+"""Softmax over the last dimension of a (rows, cols) matrix."""
+
+import functools
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import torch
+
+from kopt_mcp.problem import LAYOUTS, Make, Problem, Spec, Workload
+
+
+def reference(x: torch.Tensor) -> torch.Tensor:
+    """exp(x - max) / sum(exp(x - max)), row by row; half precision is widened first and rounded once, at the end."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    exp = (wide - wide.amax(dim=-1, keepdim=True)).exp()
+    return (exp / exp.sum(dim=-1, keepdim=True)).to(x.dtype)
+
+
+def inputs(make: Make, rows: int, cols: int) -> list[Spec]:
+    return [make.normal(rows, cols)]
+
+
+def torch_softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.softmax(x, dim=-1)
+
+
+@functools.cache
+def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
+    return torch.compile(torch_softmax, mode="max-autotune-no-cudagraphs", dynamic=False)
+
+
+def liger_softmax(x: torch.Tensor) -> torch.Tensor:
+    from liger_kernel.ops.softmax import LigerSoftmaxFunction
+
+    return LigerSoftmaxFunction.apply(x)
+
+
+def small(rows: int, cols: int, dtype: str = "float32") -> Workload:
+    return Workload({"rows": rows, "cols": cols}, dtype, timed=False)
+
+
+def cuda(rows: int, cols: int, dtype: str = "bfloat16") -> Workload:
+    return Workload({"rows": rows, "cols": cols}, dtype, devices=("cuda",))
+
+
+PROBLEM = Problem(
+    name="softmax",
+    reference=reference,
+    inputs=inputs,
+    workloads=[
+        cuda(8192, 8192),
+        cuda(32768, 4096),  # attention scores: many rows of a context length
+        cuda(4096, 4096, "float32"),
+        cuda(4096, 32768),  # a vocabulary of 32 k: one row no longer fits a small block
+        cuda(128, 1024),  # decoding: too small to fill the device
+        cuda(8192, 8192, "float16"),
+        Workload({"rows": 32, "cols": 1000}, "float32", devices=("cpu",)),
+        small(1, 257),
+        small(37, 1021),
+        small(5, 2),
+        small(9, 513, "float16"),
+        small(16, 1000, "bfloat16"),
+        small(3, 4099, "bfloat16"),
+    ],
+    bytes="2 * rows * cols * itemsize",
+    flops="5 * rows * cols",  # compare for the maximum, subtract, exponentiate, add up, divide
+    bound="memory",
+    reduction="cols",
+    scale=reference,  # all terms of the sum are positive: a relative error of the sum is one of the result
+    vary={"rows": (1, 64), "cols": (1, 5000)},
+    layouts=LAYOUTS,
+    comparisons={
+        "torch": torch_softmax,
+        "torch.compile": lambda x: _compiled()(x),
+        **({"liger": liger_softmax} if find_spec("liger_kernel") else {}),
+    },
+)
+
+test_kernel = PROBLEM.as_test()
+
+if __name__ == "__main__":
+    raise SystemExit(PROBLEM.main())
