@@ -1,0 +1,120 @@
+"""Reads the CSV files of rocprofv3 and of the legacy rocprof, by header name without regard to case."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kopt_mcp.platforms.reports import DECORATION, number
+
+Row = Mapping[str, str]
+
+BLOCKS = (
+    (re.compile(r"^(SQ|MFMA|Mfma|LDS|VALU|SALU|Occupancy|MeanOccupancy)"), "SQ"),
+    (re.compile(r"^(TCC|FETCH_SIZE|WRITE_SIZE|FetchSize|WriteSize|L2Cache)"), "TCC"),
+    (re.compile(r"^(TCP|TA|TD|MemUnit)"), "TCP"),
+    (re.compile(r"^(GRBM|GPUBusy)"), "GRBM"),
+)
+"""Which hardware block counts what."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The dispatches of one kernel. Sizes are the hardware's: bytes a workgroup, registers and bytes a work-item."""
+
+    name: str
+    calls: int
+    total_ns: float
+    workgroup: int | None = None
+    grid_workgroups: float | None = None
+    lds_bytes: float | None = None
+    scratch_bytes: float | None = None
+    vgprs: float | None = None
+    agprs: float | None = None
+
+
+def read_trace(report: str) -> list[Kernel]:
+    """The kernels of a `*_kernel_trace.csv`, one entry a name, in order of first dispatch."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in _rows(report):
+        if "start_timestamp" in row and "kernel_name" in row and "counter_name" not in row:
+            groups[_name(row["kernel_name"])].append(row)
+    return [_traced(name, rows) for name, rows in groups.items()]
+
+
+def read_stats(report: str) -> list[Kernel]:
+    """The kernels of a stats file of either tool (`Name, Calls, TotalDurationNs, ...`)."""
+    rows = [row for row in _rows(report) if "totaldurationns" in row]
+    return [
+        Kernel(_name(row["name"]), int(number(row["calls"]) or 0), number(row["totaldurationns"]) or 0.0)
+        for row in rows
+        if number(row["calls"])
+    ]
+
+
+def read_counters(reports: Sequence[str]) -> dict[str, dict[str, float | None]]:
+    """Kernel → counter → mean over its dispatches, from `*_counter_collection.csv` files of any number of passes.
+
+    The layout is long: one row a dispatch and counter. A hardware block whose every counter reads 0 over a whole
+    file was not counted (seen on consumer cards and virtual functions): its counters are None.
+    """
+    counted: dict[str, dict[str, float | None]] = defaultdict(dict)
+    for report in reports:
+        rows = [row for row in _rows(report) if "counter_name" in row]
+        alive = {_block(row["counter_name"]) for row in rows if number(row["counter_value"])}
+        values: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for row in rows:
+            # Counters with several instances may come as several rows of one dispatch: they add up.
+            dispatches = values[_name(row["kernel_name"]), row["counter_name"]]
+            dispatches[row["dispatch_id"]] += number(row["counter_value"]) or 0.0
+        for (kernel, counter), dispatches in values.items():
+            mean = sum(dispatches.values()) / len(dispatches)
+            counted[kernel][counter] = mean if _block(counter) in alive else None
+    return dict(counted)
+
+
+def _rows(report: str) -> Iterator[Row]:
+    for row in csv.DictReader(report.splitlines()):
+        yield {key.strip().lower(): value or "" for key, value in row.items() if isinstance(key, str)}
+
+
+def _name(text: str) -> str:
+    return DECORATION.sub("", text).strip()
+
+
+def _block(counter: str) -> str:
+    return next((block for pattern, block in BLOCKS if pattern.match(counter)), counter)
+
+
+def _traced(name: str, rows: Sequence[Row]) -> Kernel:
+    longest = max(rows, key=_duration)
+    workgroup = _volume(longest, "workgroup_size")
+    work_items = _volume(longest, "grid_size")
+    return Kernel(
+        name,
+        len(rows),
+        sum(map(_duration, rows)),
+        workgroup=int(workgroup) if workgroup else None,
+        grid_workgroups=work_items / workgroup if workgroup and work_items else None,
+        lds_bytes=number(longest.get("lds_block_size", "")),
+        scratch_bytes=number(longest.get("scratch_size", "")),
+        vgprs=number(longest.get("vgpr_count", "")),
+        agprs=number(longest.get("accum_vgpr_count", "")),
+    )
+
+
+def _duration(row: Row) -> float:
+    return (number(row["end_timestamp"]) or 0.0) - (number(row["start_timestamp"]) or 0.0)
+
+
+def _volume(row: Row, name: str) -> float | None:
+    """Product of the three extents, or the flat column; the grid is in work-items, not in workgroups."""
+    if name in row:
+        return number(row[name])
+    volume = 1.0
+    for axis in "xyz":
+        volume *= number(row.get(f"{name}_{axis}", "")) or 0.0
+    return volume or None
