@@ -1,0 +1,32 @@
+"""The vendors' side: which devices are here, which profilers, and what their reports say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kopt_mcp.evaluator.records import TorchDevice
+from kopt_mcp.models import Device
+from kopt_mcp.platforms import amd_detect, cpu, nvidia_detect, pci
+from kopt_mcp.platforms.host import Host
+from kopt_mcp.platforms.interface import Platform, with_ceilings, with_probe, with_spec
+from kopt_mcp.platforms.torch_devices import with_torch
+
+__all__ = ["PLATFORMS", "Host", "Platform", "detect_all", "with_ceilings", "with_probe", "with_spec", "with_torch"]
+
+PLATFORMS: tuple[Platform, ...] = (nvidia_detect, amd_detect, cpu)
+"""In the order of preference: the first device of the first platform that has one is the default. The CPU has one."""
+
+
+def detect_all(host: Host | None = None, seen: Sequence[TorchDevice] = ()) -> list[Device]:
+    """Every usable device, GPUs first and the CPU last, whatever is missing; never raises.
+
+    `seen` is what the user's torch reports, where it has been asked. What hides or hinders a GPU (a mask, a missing
+    driver, an unsupported vendor) stands in the CPU's notes, the one device that is always there.
+    """
+    host = host or Host()
+    found = [platform.detect(host) for platform in PLATFORMS]
+    devices = [device for one in found for device in one.devices]
+    merged = with_torch(devices, seen) if seen else devices
+    remarks = [note for one in found for note in one.notes] + pci.unsupported(host)
+    last = merged[-1]
+    return [*merged[:-1], last.model_copy(update={"notes": [*last.notes, *remarks]})]

@@ -1,0 +1,87 @@
+"""Which profilers are installed and whether the system seems to allow them.
+
+Only a hint: whether counters really come back is found by profiling a kernel, and merged with `with_probe`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kopt_mcp.models import Profiler
+from kopt_mcp.platforms.host import Host
+
+_CUDA = ("/usr/local/cuda/bin", "/usr/local/cuda-*/bin", "/opt/cuda/bin")
+_ROCM = ("/opt/rocm/bin", "/opt/rocm-*/bin")
+
+COUNTERS_REFUSED = (
+    "the driver keeps GPU counters to administrators (RmProfilingAdminOnly: 1): load the nvidia module with "
+    "NVreg_RestrictProfilingToAdminUsers=0, start the container with --cap-add SYS_ADMIN, or run as root; rented "
+    "machines usually allow none of these"
+)
+_EVENTS_REFUSED = (
+    "kernel.perf_event_paranoid is {level}: `sysctl kernel.perf_event_paranoid=2` as root, or give perf CAP_PERFMON"
+)
+_NO_PMU = "no hardware counters here (a virtual machine without a PMU): only software events count"
+
+
+def nvidia_profilers(host: Host) -> list[Profiler]:
+    """`ncu`, `nsys` and `compute-sanitizer`; only ncu needs the driver's leave to read counters."""
+    homes = tuple(f"{host.env[name]}/bin" for name in ("CUDA_HOME", "CUDA_PATH") if host.env.get(name))
+    cuda = (*homes, *_CUDA)
+    refused = COUNTERS_REFUSED if counters_restricted(host) and not host.is_admin() else ""
+    return [
+        _profiler(host, "ncu", (*cuda, "/opt/nvidia/nsight-compute/*"), "install Nsight Compute", refused),
+        _profiler(host, "nsys", (*cuda, "/opt/nvidia/nsight-systems/*/bin"), "install Nsight Systems"),
+        _profiler(host, "compute-sanitizer", cuda, "install the CUDA toolkit"),
+    ]
+
+
+def counters_restricted(host: Host) -> bool:
+    """Whether the NVIDIA driver says that counters are for administrators; False when it does not say (WSL)."""
+    params = host.read("/proc/driver/nvidia/params") or ""
+    return re.search(r"^RmProfilingAdminOnly:\s*1", params, re.MULTILINE) is not None
+
+
+def amd_profilers(host: Host) -> list[Profiler]:
+    """`rocprofv3` and the older `rocprof`."""
+    homes = tuple(f"{host.env[name]}/bin" for name in ("ROCM_PATH", "ROCM_HOME") if host.env.get(name))
+    rocm = (*homes, *_ROCM)
+    return [
+        _profiler(host, "rocprofv3", rocm, "install rocprofiler-sdk (ROCm 6.2 or newer)"),
+        _profiler(host, "rocprof", rocm, "install rocprofiler"),
+    ]
+
+
+def cpu_profilers(host: Host) -> list[Profiler]:
+    """`perf`; above paranoid level 2 it needs a privilege, and without a PMU it has only software events."""
+    if host.system != "Linux":
+        return []
+    return [_profiler(host, "perf", (), "install linux-perf (linux-tools)", _perf_obstacle(host))]
+
+
+def _perf_obstacle(host: Host) -> str:
+    level = (host.read("/proc/sys/kernel/perf_event_paranoid") or "").strip()
+    if re.fullmatch(r"\d+", level) and int(level) > 2 and not host.is_admin():
+        return _EVENTS_REFUSED.format(level=level)
+    pmus = [
+        path
+        for pattern in ("cpu", "cpu_core", "armv*")
+        for path in host.glob(f"/sys/bus/event_source/devices/{pattern}")
+    ]
+    return "" if pmus else _NO_PMU
+
+
+def cuda_toolkit(host: Host) -> str | None:
+    """Release of the CUDA toolkit whose nvcc is found (`12.8`)."""
+    path = host.which("nvcc", *_CUDA)
+    found = re.search(r"release (\d+\.\d+)", host.run([path, "--version"]).stdout) if path else None
+    return found[1] if found else None
+
+
+def _profiler(host: Host, name: str, folders: tuple[str, ...], install: str, obstacle: str = "") -> Profiler:
+    path = host.which(name, *folders)
+    if path is None:
+        return Profiler(name=name, path=None, version=None, usable=False, remedy=f"{name} was not found: {install}")
+    answer = host.run([path, "--version"])
+    version = re.search(r"\d+\.\d+(?:\.\d+)*", answer.stdout) if answer.ok else None
+    return Profiler(name=name, path=path, version=version[0] if version else None, usable=not obstacle, remedy=obstacle)
