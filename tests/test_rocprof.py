@@ -99,7 +99,7 @@ def test_registers_limit_the_occupancy_beyond_sixty_four() -> None:
     assert seen.metrics["occupancy_theoretical_pct"] == 50.0
     assert seen.facts["occupancy_limiter"] == "registers"
     assert profile().metrics["occupancy_theoretical_pct"] == 100.0
-    assert profile().facts["occupancy_limiter"] == "waves"
+    assert profile().facts["occupancy_limiter"] == "warps"
 
 
 @pytest.mark.parametrize(("arch", "occupancy"), [("gfx942", 12.5), ("gfx950", 50.0)])
@@ -107,7 +107,7 @@ def test_lds_limits_the_occupancy_by_what_a_compute_unit_has(arch: str, occupanc
     heavy = TRACE.replace(",512,0,64,0,48,", ",40960,0,64,0,48,")
     seen = rocprof.to_profile(heavy, arch=arch, workload="w", why="")
     assert seen.metrics["occupancy_theoretical_pct"] == occupancy
-    assert seen.facts["occupancy_limiter"] == "LDS"
+    assert seen.facts["occupancy_limiter"] == "shared_memory"
 
 
 def test_columns_are_found_whatever_their_case() -> None:

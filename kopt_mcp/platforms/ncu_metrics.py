@@ -72,7 +72,7 @@ STALLS = [
 LIMITERS = {
     "warps": "launch__occupancy_limit_warps",
     "registers": "launch__occupancy_limit_registers",
-    "shared memory": "launch__occupancy_limit_shared_mem",
+    "shared_memory": "launch__occupancy_limit_shared_mem",
     "blocks": "launch__occupancy_limit_blocks",
     "barriers": "launch__occupancy_limit_barriers",
 }
@@ -122,7 +122,7 @@ DISPLAY_NAMES = {
     ("Dynamic Shared Memory Per Block", "byte/block"): SHARED_MEMORY[1],
     ("Block Limit Warps", "block"): LIMITERS["warps"],
     ("Block Limit Registers", "block"): LIMITERS["registers"],
-    ("Block Limit Shared Mem", "block"): LIMITERS["shared memory"],
+    ("Block Limit Shared Mem", "block"): LIMITERS["shared_memory"],
     ("Block Limit SM", "block"): LIMITERS["blocks"],
     ("Block Limit Barriers", "block"): LIMITERS["barriers"],
 }

@@ -118,13 +118,13 @@ def launch_metrics(kernel: Kernel, arch: str, compute_units: int | None) -> dict
         "registers": total(kernel.vgprs, kernel.agprs),
         "shared_bytes": kernel.lds_bytes,
         "spill_bytes": kernel.scratch_bytes,
-        "occupancy_theoretical_pct": ratio(waves, limits.get("waves"), 100.0),
+        "occupancy_theoretical_pct": ratio(waves, limits.get("warps"), 100.0),
         "waves": ratio(kernel.grid_workgroups, resident),
     }
 
 
 def launch_facts(kernel: Kernel, arch: str) -> dict[str, str]:
-    """`occupancy_limiter`: waves, registers or LDS."""
+    """`occupancy_limiter`: `warps` (nothing is short), `registers` or `shared_memory` (LDS)."""
     limits = _wave_limits(kernel, arch)
     return {"occupancy_limiter": min(limits, key=limits.__getitem__)} if limits else {}
 
@@ -135,13 +135,13 @@ def _wave_limits(kernel: Kernel, arch: str) -> dict[str, float]:
     per_group = _waves_per_group(kernel)
     if part is None or per_group is None:
         return {}
-    limits: dict[str, float] = {"waves": part.waves_per_simd * SIMDS}
+    limits: dict[str, float] = {"warps": part.waves_per_simd * SIMDS}
     if registers := total(kernel.vgprs, kernel.agprs):
         allocated = 8 * math.ceil(registers / 8)
         limits["registers"] = SIMDS * min(part.waves_per_simd, part.registers // allocated)
     if kernel.lds_bytes:
-        limits["LDS"] = per_group * (part.lds_bytes // kernel.lds_bytes)
-    return {name: min(limit, limits["waves"]) for name, limit in limits.items()}
+        limits["shared_memory"] = per_group * (part.lds_bytes // kernel.lds_bytes)
+    return {name: min(limit, limits["warps"]) for name, limit in limits.items()}
 
 
 def _waves_per_group(kernel: Kernel) -> int | None:

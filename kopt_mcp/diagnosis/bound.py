@@ -1,0 +1,223 @@
+"""What limits a kernel: the first rule that applies decides.
+
+With counters: at a roof → launch-bound → too small a grid → the busier of memory and arithmetic → latency.
+Without: the roofline; and where the time is far above it, which a roofline cannot explain, the bound that the problem
+documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kopt_mcp.diagnosis import thresholds as limits
+from kopt_mcp.diagnosis.roofline import Side
+from kopt_mcp.diagnosis.signals import Signals
+from kopt_mcp.diagnosis.thresholds import Threshold
+from kopt_mcp.models import Bound, Evidence
+
+BOUNDS: dict[str, Bound] = {"memory": "memory", "compute": "compute", "latency": "latency"}
+SIDES: tuple[Side, Side] = ("memory", "compute")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A bound, in words, with its numbers."""
+
+    bound: Bound
+    why: str
+    evidence: tuple[Evidence, ...] = ()
+    side: Side | None = None
+    """Which roof, for `at_roof`."""
+
+
+def classify(signals: Signals, documented: str | None) -> Verdict:
+    """The bound. `documented`: `memory`, `compute` or `latency` as the problem states it."""
+    verdict = _impossible(signals)
+    if verdict is None and signals.counters:
+        verdict = next((found for rule in COUNTER_RULES if (found := rule(signals))), None)
+    return verdict or _by_roofline(signals, documented)
+
+
+def evidence(metric: str, value: float, threshold: Threshold) -> Evidence:
+    """One row, rounded to what the profilers print."""
+    return Evidence(metric=metric, value=round(value, 2), threshold=threshold.value, source=threshold.source)
+
+
+def is_launch_bound(signals: Signals) -> bool:
+    """Short kernels that the host cannot launch as fast as they run."""
+    launch, device = signals.metrics.get("launch_us"), signals.device_us
+    if signals.device.platform == "cpu" or not launch or not device:
+        return False
+    launches = sum(kernel.calls for kernel in signals.profile.kernels) or 1
+    return device / launches < limits.LAUNCH_US.value and launch / device >= limits.LAUNCH_RATIO.value
+
+
+def is_small_grid(signals: Signals) -> bool:
+    """Fewer blocks than units, or less than one wave while nothing is busy (a persistent kernel keeps units busy)."""
+    grid, units, waves = signals.metrics.get("grid_blocks"), signals.device.sm_count, signals.metrics.get("waves")
+    if signals.device.platform == "cpu":
+        return False
+    if grid is not None and units and grid < units:
+        return True
+    idle = signals.busiest_pct is not None and signals.busiest_pct < limits.BUSY.value
+    return waves is not None and waves < 1 and idle
+
+
+def _impossible(signals: Signals) -> Verdict | None:
+    limit, pct = signals.roof.limit, signals.roof_pct
+    if limit is None or pct is None or pct <= limits.IMPOSSIBLE.value:
+        return None
+    why = (
+        f"the call seems to run at {pct:.0f} % of the {limit.what}: its data stay in a cache, or the declared bytes or "
+        "operations are too many. Take a larger workload"
+    )
+    return Verdict("unclear", why, (evidence("roof_pct", pct, limits.IMPOSSIBLE),))
+
+
+def _launch_bound(signals: Signals) -> Verdict | None:
+    if not is_launch_bound(signals):
+        return None
+    device, launch = signals.device_us or 0.0, signals.metrics["launch_us"]
+    why = f"the device works {device:.1f} µs of a call for which the host needs {launch:.1f} µs"
+    return Verdict("latency", why, (evidence("launch_ratio", launch / device, limits.LAUNCH_RATIO),))
+
+
+def _at_memory_roof(signals: Signals) -> Verdict | None:
+    nominal, measured = signals.metrics.get("dram_pct"), signals.dram_measured_pct
+    rows = [
+        evidence(name, value, threshold)
+        for name, value, threshold in (
+            ("dram_pct", nominal, limits.HIGH),
+            ("dram_measured_pct", measured, limits.MEASURED_HIGH),
+        )
+        if value is not None
+    ]
+    if not any(row.value >= row.threshold for row in rows):
+        return None
+    shown = f"{nominal:.0f} % of the nominal bandwidth" if nominal is not None else f"{measured:.0f} % of the measured"
+    if signals.redundancy is not None:
+        rows.append(evidence("redundancy", signals.redundancy, limits.REDUNDANCY))
+        if signals.redundancy > limits.REDUNDANCY.value:
+            why = f"DRAM runs at {shown}, but moves {signals.redundancy:.1f} times the bytes that the problem needs"
+            return Verdict("memory", why, tuple(rows))
+    if signals.compute:
+        rows.append(evidence(*signals.compute, limits.BUSY))
+    return Verdict("at_roof", f"DRAM runs at {shown}, and only fewer bytes can be faster", tuple(rows), "memory")
+
+
+def _at_compute_roof(signals: Signals) -> Verdict | None:
+    limit, pct = signals.roof.compute, signals.roof.pct("compute", signals.latency_us)
+    if limit is None or pct is None or signals.roof.side != "compute":
+        return None
+    threshold = limits.MEASURED_HIGH if limit.measured else limits.HIGH
+    if pct < threshold.value:
+        return None
+    why = f"the operations run at {pct:.0f} % of the {limit.what}, and only fewer or narrower ones can be faster"
+    return Verdict("at_roof", why, (evidence("compute_roof_pct", pct, threshold),), "compute")
+
+
+def _small_grid(signals: Signals) -> Verdict | None:
+    busiest = signals.busiest_pct
+    if not is_small_grid(signals) or busiest is None or busiest >= limits.BUSY.value:
+        return None
+    grid = signals.metrics.get("grid_blocks")
+    size = f"{grid:.0f} blocks" if grid is not None else f"{signals.metrics['waves']:.2f} waves"
+    why = f"{size} do not fill {signals.device.sm_count or 'all'} units, and none is busy"
+    return Verdict("latency", why, (evidence("busiest_pct", busiest, limits.BUSY),))
+
+
+def _busier(signals: Signals) -> Verdict | None:
+    """Memory or arithmetic where one is busy; both when they are about equal."""
+    memory, compute = signals.memory, signals.compute
+    known = [unit for unit in (memory, compute) if unit]
+    if not known or max(unit[1] for unit in known) < limits.BUSY.value:
+        return None
+    rows = tuple(evidence(*unit, limits.BUSY) for unit in known)
+    if memory and compute and abs(memory[1] - compute[1]) < limits.MARGIN.value:
+        why = f"{memory[0]} ({memory[1]:.0f} %) and {compute[0]} ({compute[1]:.0f} %) are about equally busy"
+        return Verdict("balanced", why, rows)
+    busiest = max(known, key=lambda unit: unit[1])
+    bound: Bound = "memory" if busiest is memory else "compute"
+    return Verdict(bound, f"{busiest[0]} is the busiest unit at {busiest[1]:.0f} %", rows)
+
+
+def _wasteful(signals: Signals) -> Verdict | None:
+    """Nothing is busy, but accesses throw half of what they fetch away: the latency is the memory path's."""
+    used = [
+        signals.metrics[name] for name in ("bytes_per_sector_load", "bytes_per_sector_store") if name in signals.metrics
+    ]
+    memory, compute = signals.memory, signals.compute
+    if not used or min(used) >= limits.SECTOR_HALF.value or memory is None or (compute and compute[1] > memory[1]):
+        return None
+    why = f"only {min(used):.1f} of every 32 bytes fetched are used, and {memory[0]} is the busiest unit"
+    rows = (evidence("bytes_per_sector", min(used), limits.SECTOR_HALF), evidence(*memory, limits.BUSY))
+    return Verdict("memory", why, rows)
+
+
+def _latency(signals: Signals) -> Verdict | None:
+    memory, compute = signals.memory, signals.compute
+    if memory is None or compute is None:
+        return None
+    why = f"no unit is busy ({memory[0]} {memory[1]:.0f} %, {compute[0]} {compute[1]:.0f} %)"
+    return Verdict("latency", why, (evidence(*memory, limits.BUSY), evidence(*compute, limits.BUSY)))
+
+
+COUNTER_RULES: tuple[Callable[[Signals], Verdict | None], ...] = (
+    _at_memory_roof,
+    _at_compute_roof,
+    _launch_bound,
+    _small_grid,
+    _busier,
+    _wasteful,
+    _latency,
+)
+
+
+def _by_roofline(signals: Signals, documented: str | None) -> Verdict:
+    roof = signals.roof
+    if roof.side is None:
+        stated = f"; the problem calls itself {documented}-bound" if documented else ""
+        return Verdict("unclear", f"no peak of this device is known{stated}")
+    if found := _at_analytic_roof(signals) or _launch_bound(signals):
+        return found
+    shares = {side: pct for side in SIDES if (pct := roof.pct(side, signals.latency_us)) is not None}
+    if not shares:
+        return _by_intensity(signals, documented)
+    rows = tuple(evidence(f"{side}_roof_pct", pct, limits.BUSY) for side, pct in shares.items())
+    top = max(shares, key=shares.__getitem__)
+    if shares[top] < limits.BUSY.value:
+        return _far_below(signals, documented, shares[top], rows)
+    if len(shares) == 2 and abs(shares["memory"] - shares["compute"]) < limits.MARGIN.value:
+        return Verdict("balanced", "bytes and operations need about the same time", rows)
+    return Verdict(BOUNDS[top], f"the call reaches {shares[top]:.0f} % of its {top} roof", rows)
+
+
+def _at_analytic_roof(signals: Signals) -> Verdict | None:
+    limit, pct, side = signals.roof.limit, signals.roof_pct, signals.roof.side
+    if limit is None or pct is None:
+        return None
+    threshold = limits.MEASURED_HIGH if limit.measured else limits.HIGH
+    if pct < threshold.value:
+        return None
+    why = f"the call reaches {pct:.0f} % of the {limit.what}"
+    return Verdict("at_roof", why, (evidence(f"{side}_roof_pct", pct, threshold),), side)
+
+
+def _far_below(signals: Signals, documented: str | None, pct: float, rows: tuple[Evidence, ...]) -> Verdict:
+    """Far from the roof: wasted traffic, wasted work and waiting look alike from outside."""
+    limit = signals.roof.limit
+    reached = f"the call reaches {pct:.0f} % of the {limit.what if limit else 'roof'}"
+    if is_small_grid(signals):
+        return Verdict("latency", f"{reached}, and its grid does not fill the device", rows)
+    if bound := BOUNDS.get(documented or ""):
+        return Verdict(bound, f"{reached}; {bound}-bound by the problem's own word, counters would tell", rows)
+    return Verdict("latency", f"{reached}, with nothing to tell why", rows)
+
+
+def _by_intensity(signals: Signals, documented: str | None) -> Verdict:
+    """No time at all: what the problem would be at best."""
+    if bound := BOUNDS.get(documented or ""):
+        return Verdict(bound, f"{bound}-bound by the problem's own word; nothing was timed")
+    side: Side = signals.roof.side or "memory"
+    return Verdict(BOUNDS[side], f"{side} takes longer on this device's roofline; nothing was timed")

@@ -1,0 +1,186 @@
+"""Everything a rule may look at: the profile, what the compiler said where counters did not, device, problem, roof."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from kopt_mcp.diagnosis.roofline import Roof, roof_of, short_dtype
+from kopt_mcp.diagnosis.thresholds import HIGH, MARGIN
+from kopt_mcp.models import Device, Profile, StaticKernel
+
+MATH_PIPES = ("tensor_pct", "fma_pct", "alu_pct", "xu_pct", "fp64_pct")
+SPILL_WORD_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Signals:
+    """One workload of one candidate on one device. `metrics` holds only what was measured or compiled."""
+
+    profile: Profile
+    device: Device
+    metrics: Mapping[str, float]
+    facts: Mapping[str, str]
+    static: Sequence[StaticKernel]
+    bytes_needed: float
+    flops: float
+    dtype: str
+
+    @cached_property
+    def counters(self) -> bool:
+        """Whether the profile holds hardware counters."""
+        seen = ("dram_pct", "dram_bytes", "l1_pct", "sm_pct", *MATH_PIPES)
+        return self.profile.rung in ("ncu", "rocprofv3") and any(
+            self.profile.metrics.get(name) is not None for name in seen
+        )
+
+    @cached_property
+    def device_us(self) -> float | None:
+        """Device time of one call, all kernels together."""
+        times = [kernel.metrics.get("duration_us") for kernel in self.profile.kernels]
+        known = [time for time in times if time is not None]
+        return sum(known) if known and len(known) == len(times) else self.metrics.get("duration_us")
+
+    @cached_property
+    def latency_us(self) -> float | None:
+        """What the roof is compared with: the benchmark's time where it is given, else the profiler's."""
+        return self.metrics.get("latency_us") or self.device_us
+
+    @cached_property
+    def roof(self) -> Roof:
+        return roof_of(
+            self.device,
+            bytes_needed=self.bytes_needed,
+            flops=self.flops,
+            dtype=self.dtype,
+            tensor=self.metrics.get("tensor_pct", 0.0) > 0 or "mma" in self.facts,
+            duration_us=self.latency_us,
+        )
+
+    @cached_property
+    def roof_pct(self) -> float | None:
+        """How near the call is to its roof."""
+        return self.roof.pct(self.roof.side, self.latency_us)
+
+    @cached_property
+    def redundancy(self) -> float | None:
+        """Bytes moved / bytes needed, over all kernels."""
+        moved = [kernel.metrics.get("dram_bytes") for kernel in self.profile.kernels]
+        known = [size for size in moved if size is not None]
+        if not known or len(known) < len(moved) or not self.bytes_needed:
+            return None
+        return sum(known) / self.bytes_needed
+
+    @cached_property
+    def dram_measured_pct(self) -> float | None:
+        """The main kernel's memory traffic in percent of the bandwidth measured on the device."""
+        moved, time, peak = self.metrics.get("dram_bytes"), self.metrics.get("duration_us"), self.device.measured_gbps
+        return 100 * moved / time / (peak.value * 1e3) if moved is not None and time and peak and peak.value else None
+
+    @cached_property
+    def memory(self) -> tuple[str, float] | None:
+        """The busiest level of the memory system, by name and percent of its peak."""
+        found = {name: self.metrics[name] for name in ("dram_pct", "l1_pct") if name in self.metrics}
+        if self.dram_measured_pct is not None and "dram_pct" not in found:
+            found["dram_measured_pct"] = self.dram_measured_pct
+        # All DRAM traffic passes the L2, whose figure runs a little above: it speaks for itself only when well above.
+        dram = found.get("dram_pct", found.get("dram_measured_pct"))
+        l2 = self.metrics.get("l2_pct")
+        if l2 is not None and (dram is None or l2 - dram >= MARGIN.value):
+            found["l2_pct"] = l2
+        return max(found.items(), key=lambda item: item[1]) if found else None
+
+    @cached_property
+    def compute(self) -> tuple[str, float] | None:
+        """The busiest arithmetic pipe; issue slots only when nearly full.
+
+        Not `sm_pct`: that is the busiest unit of any kind, and reads 64 % on a kernel that merely streams memory.
+        """
+        found = {name: self.metrics[name] for name in MATH_PIPES if name in self.metrics}
+        if self.metrics.get("issue_pct", 0.0) >= HIGH.value:
+            found["issue_pct"] = self.metrics["issue_pct"]
+        return max(found.items(), key=lambda item: item[1]) if found else None
+
+    @cached_property
+    def busiest_pct(self) -> float | None:
+        """Of all units; what is left of it bounds what better scheduling can gain."""
+        return max((unit[1] for unit in (self.memory, self.compute) if unit), default=None)
+
+    @cached_property
+    def wave_lanes(self) -> int:
+        """Lanes of a warp; the gfx9 parts have waves of 64."""
+        return 64 if self.device.arch.startswith("gfx9") else 32
+
+    @cached_property
+    def arch_number(self) -> int:
+        """90 for `sm_90`; 0 where the architecture has no such number."""
+        found = re.match(r"sm_(\d+)", self.device.arch)
+        return int(found[1]) if found else 0
+
+    @cached_property
+    def has_matrix_units(self) -> bool:
+        """Whether the device multiplies matrices of this dtype in hardware."""
+        dtype = short_dtype(self.dtype)
+        if self.device.platform == "amd":
+            return self.device.arch.startswith(("gfx908", "gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")) and (
+                dtype in ("fp16", "bf16", "int8", "fp8", "fp32")
+            )
+        first = {"fp16": 70, "int8": 75, "bf16": 80, "fp32": 80, "tf32": 80, "fp8": 89}.get(dtype)
+        return self.device.platform == "nvidia" and first is not None and self.arch_number >= first
+
+
+def gather(
+    profile: Profile,
+    device: Device,
+    static: Sequence[StaticKernel],
+    *,
+    bytes_needed: float,
+    flops: float,
+    dtype: str,
+) -> Signals:
+    """Signals in which counters win over what the compiler says of the same kernel."""
+    compiled = _main(profile, static)
+    measured = {name: value for name, value in profile.metrics.items() if value is not None}
+    return Signals(
+        profile=profile,
+        device=device,
+        metrics={**(_compiled_metrics(compiled) if compiled else {}), **measured},
+        facts={**(_compiled_facts(compiled) if compiled else {}), **profile.facts},
+        static=static,
+        bytes_needed=bytes_needed,
+        flops=flops,
+        dtype=dtype,
+    )
+
+
+def _main(profile: Profile, static: Sequence[StaticKernel]) -> StaticKernel | None:
+    """The compiled kernel with the largest share; the first one where nothing was timed by name."""
+    by_name = {kernel.name: kernel for kernel in static}
+    for kernel in profile.kernels[:1]:
+        return by_name.get(kernel.name)
+    return static[0] if static else None
+
+
+def _compiled_metrics(kernel: StaticKernel) -> dict[str, float]:
+    blocks = 1.0
+    for extent in kernel.grid:
+        blocks *= extent
+    values = {
+        "registers": kernel.registers,
+        "spill_bytes": None if kernel.spills is None else kernel.spills * SPILL_WORD_BYTES,
+        "shared_bytes": kernel.shared_bytes,
+        "load_bytes": kernel.load_bytes,
+        "store_bytes": kernel.store_bytes,
+        "occupancy_theoretical_pct": kernel.occupancy_pct,
+        "waves": kernel.waves,
+        "grid_blocks": blocks if kernel.grid else None,
+        "block_threads": kernel.block_threads,
+    }
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def _compiled_facts(kernel: StaticKernel) -> dict[str, str]:
+    values = {"occupancy_limiter": kernel.limiter, "mma": kernel.mma, "async_copy": kernel.async_copy}
+    return {name: value for name, value in values.items() if value}
