@@ -108,10 +108,9 @@ class Workload:
 class Tolerance:
     """How far from the float64 reference an element may lie, in units of the type's rounding error.
 
-    An element passes if |out - ref64| <= max(2 * max|ref_lp - ref64|, factor * u * |ref64|, factor * u_acc * sqrt(K) * S)
-    where ref_lp is the reference computed in the workload's own dtype, u the unit roundoff of the output's type, K the
-    problem's `reduction` length and S its `scale`; the last term only where the problem declares them. The root mean
-    square error must not exceed twice that of ref_lp plus half a rounding step.
+    The rule is in `evaluator.compare`: an element passes if
+    |out - ref64| <= max(2 * max|ref_lp - ref64|, factor * u * |ref64|, factor * u_acc * sqrt(K) * max(|ref64|, S)), and
+    the root mean square error is bounded too, over all elements and among elements of one size.
     """
 
     factor: float = 4.0
@@ -165,13 +164,14 @@ class Problem:
     reduction: str = ""
     """Formula for the length K of the longest sum, where rounding errors add up (matrix products, long sums)."""
     scale: Callable[..., Any] | None = None
-    """The size of the terms of that sum, e.g. |A| @ |B|, called like the reference; needed where terms cancel."""
+    """S, the root sum of squares of that sum's terms, called like the reference: sqrt(A**2 @ B**2) for a product A @ B.
+    Needed where terms cancel, so that a small result is judged by what was added up."""
     vary: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Params that may take any value in [low, high]: the evaluator draws awkward ones in secret."""
     distributions: Sequence[str] = DISTRIBUTIONS
     layouts: Sequence[str] = ("contiguous",)
     mutates: Sequence[int] = ()
-    """Inputs (by position) that the kernel updates in place; they are then outputs as well, ahead of what it returns."""
+    """Inputs (by position) that the kernel updates in place; they are outputs too, ahead of what it returns."""
     comparisons: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """Other implementations to time beside the kernel: `{"torch": ..., "torch.compile": ...}`."""
 
@@ -198,7 +198,9 @@ class Problem:
         """
         here = [w for w in self.workloads if kind in w.devices]
         if not here:
-            raise ProblemError(f"problem {self.name!r} has no workload for {kind}; add {kind!r} to a Workload's devices.")
+            raise ProblemError(
+                f"problem {self.name!r} has no workload for {kind}; add {kind!r} to a Workload's devices."
+            )
         if names is None:
             return here
         known = {w.name: w for w in here}
@@ -253,7 +255,9 @@ def _dtype(name: str) -> str:
 
 def _shape(shape: Sequence[int]) -> tuple[int, ...]:
     if not all(isinstance(n, int) and n >= 0 for n in shape):
-        raise ProblemError(f"shape {tuple(shape)} must be non-negative integers, given one by one: make.normal(rows, cols).")
+        raise ProblemError(
+            f"shape {tuple(shape)} must be non-negative integers, given one by one: make.normal(rows, cols)."
+        )
     return tuple(shape)
 
 
@@ -269,10 +273,14 @@ def _formula(field_name: str, text: str, names: Mapping[str, Any]) -> float:
         tree = ast.parse(text, mode="eval")
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and node.id not in names and node.id not in allowed:
-                raise ProblemError(f"Problem.{field_name} uses {node.id!r}, which is not a param; there are {sorted(names)}.")
+                raise ProblemError(
+                    f"Problem.{field_name} uses {node.id!r}, which is not a param; there are {sorted(names)}."
+                )
         value = eval(compile(tree, f"<{field_name}>", "eval"), {"__builtins__": {}}, {**allowed, **names})
     except (SyntaxError, TypeError, ZeroDivisionError) as error:
-        raise ProblemError(f"Problem.{field_name} = {text!r} is not a formula over {sorted(names)}: {error}.") from error
+        raise ProblemError(
+            f"Problem.{field_name} = {text!r} is not a formula over {sorted(names)}: {error}."
+        ) from error
     if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
         raise ProblemError(f"Problem.{field_name} = {text!r} gives {value!r}; expected a number of at least 0.")
     return float(value)

@@ -67,8 +67,8 @@ def _values(spec: Spec, literals: Sequence[torch.Tensor], seed: int, device: str
         low, high = int(spec.args["low"]), int(spec.args["high"])
         return torch.randint(low, high, spec.shape, generator=generator, device=device, dtype=dtype)
     if spec.kind == "uniform":
-        low, high = spec.args["low"], spec.args["high"]
-        return torch.rand(spec.shape, generator=generator, device=device).mul_(high - low).add_(low).to(dtype)
+        start, stop = spec.args["low"], spec.args["high"]
+        return torch.rand(spec.shape, generator=generator, device=device).mul_(stop - start).add_(start).to(dtype)
     values = torch.randn(spec.shape, generator=generator, device=device)
     return (_reshape(values, distribution).mul_(spec.args["scale"]).add_(spec.args["shift"])).to(dtype)
 

@@ -1,0 +1,209 @@
+"""Decide whether an output is right, against a float64 reference and the rounding that the output's type forces.
+
+Three bounds, all of which must hold, each written so that NaN never passes:
+
+1. every element: |out - ref64| <= max(2 * max|ref_lp - ref64|, c*u*|ref64|, c*u_acc*sqrt(K)*max(|ref64|, S))
+2. all together: rms(out - ref64) <= 2 * rms(ref_lp - ref64) + u/2 * rms(ref64) + the reduction term of S
+3. at every magnitude: among elements of about one size, rms(out - ref64) <= 4 * rms(ref_lp - ref64) + rms(ref64)/8
+
+`ref_lp` is the reference in the workload's own dtype: the data say how much rounding is unavoidable (the twofold rule
+is the one by which FlashAttention judges itself). u is the unit roundoff of the output's type, u_acc of the
+accumulator, K the length of the longest sum and S the root sum of squares of its terms, where the problem declares them. Bound 2
+keeps one precision step down from hiding under the largest element, bound 3 keeps small elements from being dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+UNIT_ROUNDOFF = {
+    torch.float64: 2.0**-53,
+    torch.float32: 2.0**-24,
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+}
+TF32_ROUNDOFF = 2.0**-11
+_SAMPLE = 1 << 22
+"""Elements looked at for bound 3; more would cost time and tell nothing new."""
+_BUCKET = 256
+"""Fewest elements of one magnitude for a root mean square to be stable."""
+
+
+class BadReference(Exception):
+    """The reference itself is not usable on these inputs: not finite, or beyond the output type's range."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Status of one output and how much of the allowance it used (up to 1 is right)."""
+
+    status: str
+    detail: str
+    error_ratio: float | None = None
+    where: tuple[int, ...] = ()
+    got: float | None = None
+    expected: float | None = None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one output must be, and how far it may stray."""
+
+    ref64: torch.Tensor
+    dtype: torch.dtype
+    error_lp: torch.Tensor
+    """|ref_lp - ref64|, zero where ref_lp is not finite."""
+    terms: torch.Tensor | None
+    """S, broadcast to the output's shape."""
+    length: float
+    """K."""
+    factor: float
+    precision: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether the output is of an integer type, where nothing but equality is right."""
+        return not self.dtype.is_floating_point
+
+
+def expect(
+    ref64: Any, ref_lp: torch.Tensor, terms: torch.Tensor | None, length: float, factor: float, precision: str
+) -> Expected:
+    """Prepare the bounds of one output.
+
+    Raises:
+        BadReference: ref64 is not finite, or does not fit the output's type.
+    """
+    if not ref_lp.dtype.is_floating_point:
+        return Expected(ref_lp, ref_lp.dtype, torch.zeros_like(ref_lp), None, 0.0, factor, precision)
+    if not bool(torch.isfinite(ref64).all()):
+        raise BadReference("the float64 reference is not finite")
+    if ref64.numel() and float(ref64.abs().max()) > torch.finfo(ref_lp.dtype).max:
+        raise BadReference(f"the reference exceeds the range of {ref_lp.dtype}")
+    error_lp = (ref_lp.double() - ref64).abs()
+    error_lp = torch.where(torch.isfinite(error_lp), error_lp, torch.zeros_like(error_lp))
+    if terms is not None:
+        terms = terms.double().expand_as(ref64)
+    return Expected(ref64, ref_lp.dtype, error_lp, terms, length, factor, precision)
+
+
+def judge(out: torch.Tensor, expected: Expected) -> Verdict:
+    """Compare one output; shape and dtype first, then the three bounds."""
+    if tuple(out.shape) != tuple(expected.ref64.shape):
+        return Verdict("INCORRECT_SHAPE", f"shape {tuple(out.shape)}, expected {tuple(expected.ref64.shape)}")
+    if out.dtype != expected.dtype:
+        return Verdict("INCORRECT_DTYPE", f"dtype {_name(out.dtype)}, expected {_name(expected.dtype)}")
+    if out.numel() == 0:
+        return Verdict("PASSED", "empty", 0.0)
+    if expected.exact:
+        return _judge_exact(out, expected.ref64)
+    return _judge_float(out, expected)
+
+
+def _judge_exact(out: torch.Tensor, reference: torch.Tensor) -> Verdict:
+    wrong = out != reference
+    count = int(wrong.sum())
+    if count == 0:
+        return Verdict("PASSED", "equal", 0.0)
+    where = _index(wrong.flatten().to(torch.uint8).argmax(), out.shape)
+    got, expected = float(out[where]), float(reference[where])
+    return Verdict("INCORRECT_NUMERICAL", f"{count} of {out.numel()} elements differ", None, where, got, expected)
+
+
+def _judge_float(out: torch.Tensor, expected: Expected) -> Verdict:
+    ref = expected.ref64
+    error = (out.double() - ref).abs()
+    allowed = _allowed(expected)
+    within = error <= allowed
+    ratio = torch.where(allowed > 0, error / allowed, torch.where(error > 0, torch.inf, 0.0).to(error))
+    ratio = torch.nan_to_num(ratio, nan=torch.inf, posinf=torch.inf)
+    flat = int(ratio.flatten().argmax())
+    worst = float(ratio.flatten()[flat])
+    where = _index(flat, out.shape)
+    got, want = float(out[where]), float(ref[where])
+    if not bool(within.all()):
+        count = int((~within).sum())
+        detail = (
+            f"{count} of {out.numel()} elements beyond the allowed error; the worst by {_times(worst)} at {list(where)}"
+        )
+        return Verdict("INCORRECT_NUMERICAL", detail, worst, where, got, want)
+    overall = _rms(error) / max(_rms_allowed(expected), torch.finfo(torch.float64).tiny)
+    if not overall <= 1.0:
+        detail = (
+            f"every element is near, but the root mean square error is {_times(overall)} what {_name(expected.dtype)} "
+            f"rounding explains; is a step computed in a lower precision, or part of the work left out?"
+        )
+        return Verdict("INCORRECT_NUMERICAL", detail, overall, where, got, want)
+    bucket = _worst_magnitude(error, expected)
+    if not bucket <= 1.0:
+        detail = (
+            f"elements of one magnitude are off by {_times(bucket)} the allowed root mean square error, although the "
+            f"large ones are right; are small outputs dropped or rounded away?"
+        )
+        return Verdict("INCORRECT_NUMERICAL", detail, bucket, where, got, want)
+    return Verdict("PASSED", "within the allowed error", max(worst, overall, bucket))
+
+
+def _allowed(expected: Expected) -> torch.Tensor:
+    """Bound 1, element by element."""
+    ref = expected.ref64.abs()
+    allowed = (expected.factor * UNIT_ROUNDOFF[expected.dtype]) * ref
+    allowed = allowed.clamp_min(2.0 * float(expected.error_lp.max()))
+    if expected.terms is not None:
+        allowed = torch.maximum(allowed, _reduction(expected, ref, expected.terms))
+    return allowed.clamp_min(torch.finfo(expected.dtype).tiny)
+
+
+def _reduction(expected: Expected, ref: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
+    """Rounding error of a sum of K terms: partial sums are of the size of the result or of S, whichever is larger."""
+    accumulator = UNIT_ROUNDOFF[torch.float64 if expected.dtype == torch.float64 else torch.float32]
+    bound: torch.Tensor = accumulator * expected.length**0.5 * torch.maximum(ref, terms)
+    if expected.precision == "tf32" and expected.dtype == torch.float32:
+        bound = bound + TF32_ROUNDOFF * terms
+    return expected.factor * bound
+
+
+def _rms_allowed(expected: Expected) -> float:
+    """Bound 2."""
+    allowed = 2.0 * _rms(expected.error_lp) + 0.5 * UNIT_ROUNDOFF[expected.dtype] * _rms(expected.ref64)
+    if expected.terms is not None:
+        allowed += _rms(_reduction(expected, expected.ref64.abs(), expected.terms)) / 2
+    return allowed
+
+
+def _worst_magnitude(error: torch.Tensor, expected: Expected) -> float:
+    """Bound 3: largest rms error over its allowance among groups of elements within a factor of two in size."""
+    step = max(1, error.numel() // _SAMPLE)
+    ref = expected.ref64.flatten()[::step].abs()
+    err, base = error.flatten()[::step], expected.error_lp.flatten()[::step]
+    terms = None if expected.terms is None else expected.terms.flatten()[::step]
+    top = float(ref.max())
+    worst = 0.0
+    for power in range(14):
+        inside = (ref <= top * 2.0**-power) & (ref > top * 2.0 ** -(power + 1))
+        if int(inside.sum()) < _BUCKET:
+            continue
+        allowed = 4.0 * _rms(base[inside]) + _rms(ref[inside]) / 8.0
+        if terms is not None:
+            allowed += _rms(_reduction(expected, ref[inside], terms[inside]))
+        worst = max(worst, _rms(err[inside]) / max(allowed, torch.finfo(torch.float64).tiny))
+    return worst
+
+
+def _rms(values: torch.Tensor) -> float:
+    return float(values.square().mean().sqrt()) if values.numel() else 0.0
+
+
+def _index(flat: Any, shape: torch.Size) -> tuple[int, ...]:
+    return tuple(int(i) for i in torch.unravel_index(torch.as_tensor(flat), shape))
+
+
+def _times(value: float) -> str:
+    return "NaN or infinity" if value == float("inf") else f"a factor {value:.3g}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,96 @@
+"""What a workload's outputs must be: the reference in float64 and in the workload's own dtype.
+
+Runs in the harness only. The runner's process never holds any of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from kopt_mcp.evaluator.compare import Expected, Verdict, expect, judge
+from kopt_mcp.evaluator.inputs import draw
+from kopt_mcp.problem import Case, Problem
+
+
+def expected_outputs(
+    problem: Problem, case: Case, seed: int, device: str, distribution: str = "normal", layout: str = "contiguous"
+) -> list[Expected]:
+    """The outputs for one seed, mutated inputs first.
+
+    Raises:
+        BadReference: the reference is not finite on these inputs, or out of the output type's range.
+    """
+    args = draw(case.inputs, case.literals, seed, device, distribution, layout).args
+    low = outputs_of(problem, problem.reference, _fresh(args), problem.precision)
+    high = outputs_of(problem, problem.reference, [_widen(a) for a in args], "ieee")
+    terms: list[torch.Tensor | None] = [None] * len(low)
+    if problem.scale is not None:
+        terms = list(as_list(problem.scale(*[_widen(a) for a in args])))
+    length = problem.reduction_length(case.params)
+    factor = problem.tolerance_for(case.workload.dtype).factor
+    return [
+        expect(ref64, ref_lp, term, length, factor, problem.precision)
+        for ref64, ref_lp, term in zip(high, low, terms, strict=True)
+    ]
+
+
+def describe_outputs(expected: list[Expected]) -> list[dict[str, Any]]:
+    """Shapes, dtypes and sizes, for a runner that must allocate or poison them."""
+    return [
+        {
+            "shape": list(e.ref64.shape),
+            "dtype": str(e.dtype).removeprefix("torch."),
+            "bytes": e.ref64.numel() * e.dtype.itemsize,
+        }
+        for e in expected
+    ]
+
+
+def judge_all(outputs: list[torch.Tensor], expected: list[Expected]) -> Verdict:
+    """The first wrong output's verdict, or the one that used most of its allowance."""
+    if len(outputs) != len(expected):
+        return Verdict("INCORRECT_SHAPE", f"{len(outputs)} outputs, expected {len(expected)}")
+    worst = Verdict("PASSED", "no outputs", 0.0)
+    for out, want in zip(outputs, expected, strict=True):
+        verdict = judge(out, want)
+        if verdict.status != "PASSED":
+            return verdict
+        if (verdict.error_ratio or 0.0) >= (worst.error_ratio or 0.0):
+            worst = verdict
+    return worst
+
+
+def outputs_of(problem: Problem, function: Any, args: list[Any], precision: str) -> list[torch.Tensor]:
+    """Call a trusted implementation: mutated inputs first, then what it returns."""
+    with _matmul_precision(precision):
+        returned = as_list(function(*args))
+    return [*(args[i] for i in problem.mutates), *returned]
+
+
+def as_list(returned: Any) -> list[torch.Tensor]:
+    """One tensor or several, as a list."""
+    if returned is None:
+        return []
+    return list(returned) if isinstance(returned, (tuple, list)) else [returned]
+
+
+def _fresh(args: list[Any]) -> list[Any]:
+    return [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+
+
+def _widen(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else value
+
+
+@contextmanager
+def _matmul_precision(precision: str) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,379 @@
+"""The untrusted half: import a candidate, call it, hand back raw bytes and claims.
+
+Runs in a process forked for one evaluation, shut in by `sandbox`. It draws inputs from seeds that arrive one at a time,
+after the candidate is imported; it never holds an expected output and decides nothing. What it says about structure,
+guards and times is believed only as far as the harness can check it; what it returns as bytes is compared there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import mmap
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kopt_mcp.evaluator import native
+from kopt_mcp.evaluator.channel import Channel, ChannelClosed
+from kopt_mcp.evaluator.inputs import Guarded, draw
+from kopt_mcp.evaluator.timing import clock_for
+from kopt_mcp.problem import Spec
+
+_M_PERTURB = -6
+"""glibc's mallopt parameter: fill allocated memory with a byte, so that unwritten outputs show."""
+
+
+class Structure(Exception):
+    """What a candidate returned is not what it must return; `kind` is an evaluation status."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Candidate:
+    """A loaded candidate and the workload it is called on."""
+
+    def __init__(self, job: dict[str, Any], shared: mmap.mmap) -> None:
+        self.device: str = job["device"]
+        self._entry: str = job["entry"]
+        self._arguments: list[str] = job["arguments"]
+        self._mutates: list[int] = job["mutates"]
+        self._shared = shared
+        self._clock = clock_for(self.device, job["cache_bytes"])
+        self._inputs: tuple[Any, ...] = ()
+        self._params: dict[str, Any] = {}
+        self._literals: list[torch.Tensor] = []
+        self._outputs: list[dict[str, Any]] = []
+        self._kept: dict[int, list[torch.Tensor]] = {}
+        self._previous: list[Guarded] = []
+        self._function: Callable[..., Any]
+
+    def load(self, source: Path, build_timeout_s: float) -> None:
+        """Import or build the candidate."""
+        if source.suffix == ".py":
+            self._function = _import(source, self._entry)
+            return
+        library = native.build(source, Path.cwd(), build_timeout_s)
+        self._call_native = native.bind(library, self._entry, self._arguments, self.device != "cpu")
+        self._function = self._native
+
+    def workload(self, message: dict[str, Any]) -> None:
+        """Take on another workload: recipes of the inputs, and the shapes of the outputs for a C function."""
+        self._inputs = tuple(Spec(**i["spec"]) if "spec" in i else i["value"] for i in message["inputs"])
+        self._params = message["params"]
+        self._outputs = message["outputs"]
+        self._literals = [_from_shared(self._shared, m).clone() for m in message["literals"]]
+        self._kept.clear()
+        self._previous.clear()
+
+    def call(self, message: dict[str, Any]) -> dict[str, Any]:
+        """One checked call: poisoned memory, watched inputs, outputs copied out."""
+        inputs = self._draw(message)
+        before = [t.clone() for t in inputs.tensors()]
+        state = _global_state()
+        with _Poison(message["poison"], self._outputs, self.device):
+            out = self._run(inputs, own_stream=message["own_stream"])
+        outputs = self._normalise(out, inputs)
+        violations = [*self._watched(inputs, before), *_state_changes(state)]
+        return {"outputs": self._store(outputs), "violations": violations}
+
+    def sample(self, message: dict[str, Any]) -> dict[str, Any]:
+        """One timed call on fresh values, its output kept for the harness to ask for, and fingerprinted at once."""
+        inputs = self._draw(message)
+        args = inputs.args
+        out, sample = self._clock.sample(lambda: self._function(*args), message["spin_us"], message["warm"])
+        kept = [t.detach().clone() for t in self._normalise(out, inputs, quick=True)]
+        if message["keep"]:
+            self._kept[message["seed"]] = kept
+        return {"us": sample.us, "host_us": sample.host_us, "tail_us": sample.tail_us, "print": fingerprint(kept)}
+
+    def warm(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Times of repeated calls on the same inputs, caches warm."""
+        args = self._draw(message).args
+        times = []
+        for _ in range(message["count"] + 1):
+            _, sample = self._clock.sample(lambda: self._function(*args), message["spin_us"], warm=True)
+            times.append(sample.us)
+        return {"us": times[1:]}
+
+    def fetch(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The output of one earlier timed call, and what it hashes to now."""
+        kept = self._kept[message["seed"]]
+        return {"outputs": self._store(kept), "print": fingerprint(kept)}
+
+    def forget(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Drop the kept outputs."""
+        self._kept.clear()
+        return {}
+
+    def profile(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Device kernels of one call, through torch.profiler."""
+        from torch.profiler import ProfilerActivity, profile
+
+        args = self._draw(message).args
+        self._function(*args)
+        kinds = [ProfilerActivity.CPU] if self.device == "cpu" else [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+        with profile(activities=kinds) as session:
+            self._function(*args)
+            _synchronise(self.device)
+        return {"kernels": _kernel_rows(session, self.device)}
+
+    def _draw(self, message: dict[str, Any]) -> Guarded:
+        inputs = draw(
+            self._inputs, self._literals, message["seed"], self.device, message["distribution"], message["layout"]
+        )
+        self._previous = [*self._previous[-1:], inputs]  # the last call's stay alive, so that addresses rotate
+        return inputs
+
+    def _run(self, inputs: Guarded, own_stream: bool) -> Any:
+        if not own_stream or self.device == "cpu":
+            out = self._function(*inputs.args)
+            _synchronise(self.device)
+            return out
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            out = self._function(*inputs.args)
+        stream.synchronize()
+        return out
+
+    def _native(self, *args: Any) -> Any:
+        """Call a C function: the outputs are allocated here, the params are those of the workload."""
+        values: dict[str, Any] = {**self._params, **{f"in{i}": a for i, a in enumerate(args)}}
+        outputs = [
+            torch.empty(o["shape"], dtype=getattr(torch, o["dtype"]), device=self.device)
+            for o in self._outputs[len(self._mutates) :]
+        ]
+        self._call_native({**values, **{f"out{i}": o for i, o in enumerate(outputs)}})
+        return tuple(outputs)
+
+    def _normalise(self, out: Any, inputs: Guarded, quick: bool = False) -> list[torch.Tensor]:
+        """The outputs as plain tensors, mutated inputs first.
+
+        Raises:
+            Structure: something else than plain, dense, materialised tensors of their own memory came back.
+        """
+        returned = list(out) if type(out) in (tuple, list) else [] if out is None else [out]
+        for position, tensor in enumerate(returned):
+            _check_plain(tensor, position, self.device)
+        if not quick:
+            self._check_alias(returned, inputs)
+        return [*(inputs.args[i] for i in self._mutates), *returned]
+
+    def _check_alias(self, returned: list[torch.Tensor], inputs: Guarded) -> None:
+        own = {t.untyped_storage().data_ptr() for t in inputs.tensors()}
+        for position, tensor in enumerate(returned):
+            if tensor.numel() and tensor.untyped_storage().data_ptr() in own:
+                raise Structure("INCORRECT_NUMERICAL", f"output {position} shares the memory of an input")
+
+    def _watched(self, inputs: Guarded, before: list[torch.Tensor]) -> list[list[str]]:
+        found = []
+        if not inputs.guards_intact():
+            found.append(["INCORRECT_NUMERICAL", "it wrote outside its inputs"])
+        tensors = [i for i, a in enumerate(inputs.args) if isinstance(a, torch.Tensor)]
+        for position, copy in zip(tensors, before, strict=True):
+            if position not in self._mutates and not _same_bits(inputs.args[position], copy):
+                found.append(["INCORRECT_NUMERICAL", f"it changed its input {position}"])
+        return found
+
+    def _store(self, outputs: list[torch.Tensor]) -> list[dict[str, Any]]:
+        """Copy outputs to the shared memory, as many as fit; the harness compares the bytes."""
+        offset = 0
+        stored = []
+        for tensor in outputs:
+            size = tensor.numel() * tensor.element_size()
+            if offset + size > len(self._shared):
+                raise Structure("INCORRECT_SHAPE", f"the outputs are larger than expected ({offset + size} bytes)")
+            meta = {"shape": list(tensor.shape), "dtype": _dtype_name(tensor), "offset": offset, "bytes": size}
+            _from_shared(self._shared, meta).copy_(tensor)
+            stored.append(meta)
+            offset += -(-size // 64) * 64
+        return stored
+
+
+class _Poison:
+    """Fill memory that the candidate may get for its outputs with a pattern."""
+
+    def __init__(self, byte: int, outputs: list[dict[str, Any]], device: str) -> None:
+        self._byte, self._outputs, self._device = byte, outputs, device
+
+    def __enter__(self) -> None:
+        if self._device == "cpu":
+            _perturb(self._byte)
+            return
+        blocks = [
+            torch.full((max(1, o["bytes"]),), self._byte, dtype=torch.uint8, device=self._device)
+            for o in self._outputs
+            for _ in range(2)
+        ]
+        del blocks
+
+    def __exit__(self, *_: object) -> None:
+        if self._device == "cpu":
+            _perturb(0)
+
+
+def fingerprint(tensors: list[torch.Tensor]) -> list[int]:
+    """A cheap check sum of the tensors' bits, to see whether an output changed after it was returned."""
+    sums = []
+    for tensor in tensors:
+        flat = tensor.detach().contiguous().flatten().view(torch.uint8)
+        words = flat.view(torch.int32) if flat.numel() % 4 == 0 else flat
+        sums += [int(words.sum(dtype=torch.int64)), int(words[::3].sum(dtype=torch.int64))]
+    return sums
+
+
+def serve(channel: Channel, shared_fd: int, isolation: dict[str, str]) -> None:
+    """Answer the harness until it closes the channel; every message is answered once."""
+    channel.send({"op": "ready", "isolation": isolation})
+    candidate: Candidate | None = None
+    shared: mmap.mmap | None = None
+    while True:
+        try:
+            message = channel.receive()
+        except ChannelClosed:
+            return
+        try:
+            if message["op"] == "bye":
+                channel.send({"op": "bye"})
+                return
+            if message["op"] == "load":
+                shared = mmap.mmap(shared_fd, message["shared_bytes"])
+                candidate = Candidate(message, shared)
+                candidate.load(Path.cwd() / message["source"], message["build_timeout_s"])
+                reply: dict[str, Any] = {}
+            elif message["op"] == "workload":
+                assert candidate is not None
+                candidate.workload(message)
+                reply = {}
+            else:
+                reply = getattr(candidate, message["op"])(message)
+        except Structure as error:
+            reply = {"fault": {"kind": error.kind, "text": str(error)}}
+        except BaseException as error:  # a candidate may raise SystemExit or KeyboardInterrupt too
+            reply = {"fault": {"kind": _kind(error, message["op"]), "text": _explain(error)}}
+        channel.send({"op": message["op"], **reply})
+
+
+def _import(source: Path, entry: str) -> Callable[..., Any]:
+    spec = importlib.util.spec_from_file_location(source.stem, source)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[source.stem] = module
+    spec.loader.exec_module(module)
+    function = getattr(module, entry, None)
+    if not callable(function):
+        raise native.BuildError(f"the kernel file defines no function {entry!r}, which the problem calls")
+    return function  # type: ignore[no-any-return]
+
+
+def _check_plain(tensor: Any, position: int, device: str) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise Structure("INCORRECT_SHAPE", f"output {position} is a {type(tensor).__name__}, expected a tensor")
+    if type(tensor) is not torch.Tensor:
+        raise Structure(
+            "CHEATED", f"output {position} is a {type(tensor).__name__}, a tensor subclass that may be lazy"
+        )
+    if tensor.__dict__ or tensor.layout is not torch.strided:
+        raise Structure("CHEATED", f"output {position} carries attributes of its own or is not dense")
+    if tensor.device.type != torch.device(device).type:
+        raise Structure("INCORRECT_SHAPE", f"output {position} is on {tensor.device}, expected {device}")
+    if tensor.numel() and tensor.untyped_storage().nbytes() == 0:
+        raise Structure("CHEATED", f"output {position} has no memory behind it")
+
+
+def _from_shared(shared: mmap.mmap, meta: dict[str, Any]) -> torch.Tensor:
+    """A CPU tensor over a piece of the shared memory."""
+    dtype: torch.dtype = getattr(torch, meta["dtype"])
+    if meta["bytes"] == 0:
+        return torch.empty(meta["shape"], dtype=dtype)
+    flat = torch.frombuffer(shared, dtype=torch.uint8, count=meta["bytes"], offset=meta["offset"])
+    return flat.view(dtype).view(meta["shape"])
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+
+def _synchronise(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def _perturb(byte: int) -> None:
+    try:
+        # glibc fills with the complement of the byte that it is given.
+        ctypes.CDLL(None).mallopt(_M_PERTURB, (byte ^ 0xFF) if byte else 0)
+    except (AttributeError, OSError):
+        return
+
+
+def _global_state() -> dict[str, Any]:
+    """Everything global that a candidate might change to its advantage, or to the reference's."""
+    state: dict[str, Any] = {
+        "the random number generator's state": torch.get_rng_state(),
+        "torch's default dtype": torch.get_default_dtype(),
+        "the number of threads": torch.get_num_threads(),
+        "grad mode": torch.is_grad_enabled(),
+        "torch.backends.mkldnn.enabled": torch.backends.mkldnn.enabled,
+        "the float32 matmul precision": torch.get_float32_matmul_precision(),
+    }
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        state["the CUDA random number generator's state"] = torch.cuda.get_rng_state()
+        state["the current CUDA stream"] = torch.cuda.current_stream().cuda_stream
+        state["torch.backends.cudnn.allow_tf32"] = torch.backends.cudnn.allow_tf32
+        matmul = torch.backends.cuda.matmul
+        state["reduced precision reductions"] = (
+            matmul.allow_fp16_reduced_precision_reduction,
+            matmul.allow_bf16_reduced_precision_reduction,
+        )
+    return state
+
+
+def _state_changes(before: dict[str, Any]) -> list[list[str]]:
+    after = _global_state()
+    return [["CHEATED", f"it changed {name}"] for name, value in before.items() if not _equal(value, after[name])]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else bool(a == b)
+
+
+def _kernel_rows(session: Any, device: str) -> list[dict[str, Any]]:
+    on_gpu = device != "cpu"
+    rows = []
+    for event in session.key_averages():
+        us = event.self_device_time_total if on_gpu else event.self_cpu_time_total
+        if us > 0 and (not on_gpu or event.device_type.name != "CPU"):
+            rows.append({"name": event.key, "calls": event.count, "total_us": float(us)})
+    return sorted(rows, key=lambda r: -float(r["total_us"]))[:40]
+
+
+def _kind(error: BaseException, op: str) -> str:
+    if isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)):
+        return "OUT_OF_MEMORY"
+    name = type(error).__name__
+    compiling = isinstance(error, (native.BuildError, SyntaxError)) or name in ("CompilationError", "OutOfResources")
+    return "COMPILE_ERROR" if compiling or (op == "load" and isinstance(error, ImportError)) else "RUNTIME_ERROR"
+
+
+def _explain(error: BaseException) -> str:
+    """The message and the candidate's own line, short enough to be read by a model."""
+    here = str(Path.cwd())
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(here)]
+    place = f" (line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
+    if isinstance(error, SyntaxError) and error.lineno:
+        place = f" (line {error.lineno}: {(error.text or '').strip()})"
+    return f"{type(error).__name__}: {str(error)[-1200:]}{place}".replace(here + os.sep, "")

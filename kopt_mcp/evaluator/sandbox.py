@@ -1,0 +1,189 @@
+"""Shut a candidate's process in, with what the operating system offers to an ordinary user.
+
+`restrict` is called in the forked runner before the candidate is imported, and says what is in force, because an
+evaluation reports it: a network namespace, Landlock (files, TCP, signals), resource limits. Nothing here needs root or
+a package; where the kernel lacks something, the report says `off` and why. None of this stops an attacker of the kernel
+itself, nor a candidate that reads what the interpreter's own folders hold.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+_SIGKILL = 9
+
+# Landlock access rights, by ABI version that introduced them (linux/landlock.h).
+_EXECUTE, _WRITE, _READ, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_FS_V1 = (1 << 13) - 1
+_FS_REFER, _FS_TRUNCATE, _FS_IOCTL = 1 << 13, 1 << 14, 1 << 15
+_READ_ONLY = _EXECUTE | _READ | _READ_DIR
+_NET_TCP = 0b11
+_SCOPE_ALL = 0b11
+
+SYSTEM_FOLDERS = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc",
+    "/opt/cuda",
+    "/opt/rocm",
+    "/proc",
+    "/sys",
+    "/run/nvidia-persistenced",
+)
+DEVICE_NODES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/kfd", "/dev/dri")
+
+
+class _RulesetAttr(ctypes.Structure):
+    _fields_ = (("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
+
+
+class _PathBeneathAttr(ctypes.Structure):
+    _pack_ = 1
+    _layout_ = "ms"
+    _fields_ = (("allowed", ctypes.c_uint64), ("fd", ctypes.c_int32))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one candidate process may use."""
+
+    cpu_s: int
+    file_bytes: int = 2 << 30
+    processes: int = 512
+    open_files: int = 1024
+
+
+def restrict(readable: Sequence[str], writable: Sequence[str], limits: Limits) -> dict[str, str]:
+    """Apply everything that can be had to the calling process and its future children; return what is in force."""
+    report = {"session": "own", "limits": _limit(limits)}
+    if sys.platform != "linux":
+        return {**report, "network": f"off: not on {sys.platform}", "landlock": f"off: not on {sys.platform}"}
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    report["network"] = _leave_network(libc)
+    report["landlock"] = _landlock(libc, readable, writable)
+    return report
+
+
+def become_reaper() -> None:
+    """Adopt every descendant that daemonises, so that none outlives its evaluation; die with the parent."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+
+
+def hide_memory() -> None:
+    """Keep other processes of the same user out of this one's memory and environment."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def descendants(pid: int) -> list[int]:
+    """All living processes below `pid`, from /proc; empty where there is no /proc."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(c) for c in task.read_text().split()]
+        except OSError:
+            continue
+        for child in children:
+            found += [child, *descendants(child)]
+    return found
+
+
+def interpreter_folders() -> list[str]:
+    """Folders that Python itself and its packages need to be read from."""
+    folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(sys.executable).resolve().parent.parent)}
+    folders |= {p for p in sys.path if p and Path(p).is_dir()}
+    cuda = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    return sorted(folders | ({cuda} if cuda else set()))
+
+
+def _limit(limits: Limits) -> str:
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CPU: limits.cpu_s,
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_NPROC: limits.processes + _own_processes(),
+    }
+    for kind, value in wanted.items():
+        _, hard = resource.getrlimit(kind)
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
+    return "on"
+
+
+def _own_processes() -> int:
+    """Processes of this user now: RLIMIT_NPROC counts them all, not only ours."""
+    uid = os.getuid()
+    count = 0
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if entry.stat().st_uid == uid:
+                count += sum(1 for _ in (entry / "task").iterdir())
+        except OSError:
+            continue
+    return count
+
+
+def _leave_network(libc: ctypes.CDLL) -> str:
+    """A network namespace of our own; inside a user namespace, which also gives up every privilege outside it."""
+    new_user, new_net = 0x10000000, 0x40000000
+    uid, gid = os.getuid(), os.getgid()
+    if libc.unshare(new_user | new_net) != 0:
+        return f"off: {os.strerror(ctypes.get_errno())}" if libc.unshare(new_net) != 0 else "on"
+    try:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    except OSError as error:
+        return f"on, user not mapped: {error.strerror}"
+    return "on, own user namespace"
+
+
+def _landlock(libc: ctypes.CDLL, readable: Sequence[str], writable: Sequence[str]) -> str:
+    abi = libc.syscall(_LANDLOCK_CREATE, None, 0, 1)
+    if abi < 1:
+        return f"off: {os.strerror(ctypes.get_errno())}"
+    everything = _FS_V1 | (_FS_REFER if abi >= 2 else 0) | (_FS_TRUNCATE if abi >= 3 else 0)
+    everything |= _FS_IOCTL if abi >= 5 else 0
+    attr = _RulesetAttr(everything, _NET_TCP if abi >= 4 else 0, _SCOPE_ALL if abi >= 6 else 0)
+    size = 8 if abi < 4 else 16 if abi < 6 else 24
+    ruleset = libc.syscall(_LANDLOCK_CREATE, ctypes.byref(attr), ctypes.c_size_t(size), 0)
+    if ruleset < 0:
+        return f"off: {os.strerror(ctypes.get_errno())}"
+    for path in [*SYSTEM_FOLDERS, *readable]:
+        _allow(libc, ruleset, path, _READ_ONLY & everything)
+    for path in [*writable, *DEVICE_NODES, *(str(p) for p in Path("/dev").glob("nvidia*"))]:
+        _allow(libc, ruleset, path, everything)
+    restricted = libc.syscall(_LANDLOCK_RESTRICT, ruleset, 0)
+    os.close(ruleset)
+    return f"on, abi {abi}" if restricted == 0 else f"off: {os.strerror(ctypes.get_errno())}"
+
+
+def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
+    """Add one rule; a path that does not exist is left out, a file takes no rights of folders."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    if not Path(path).is_dir():
+        rights &= _EXECUTE | _WRITE | _READ | _FS_TRUNCATE | _FS_IOCTL
+    attr = _PathBeneathAttr(rights, fd)
+    libc.syscall(_LANDLOCK_ADD, ruleset, 1, ctypes.byref(attr), 0)
+    os.close(fd)

@@ -1,0 +1,173 @@
+"""A problem file's own command line and pytest hook: the same evaluator, without the loop and without a server.
+
+`python test_softmax.py --json` prints one line of JSON and exits 0 only if the kernel is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kopt_mcp import stats
+from kopt_mcp.evaluator.harness import Harness, HarnessError
+from kopt_mcp.evaluator.inputs import draw
+from kopt_mcp.evaluator.records import Evaluation, Job, WorkloadResult
+from kopt_mcp.evaluator.timing import clock_for
+from kopt_mcp.problem import Problem, ProblemError
+
+_COMPARISON_CALLS = 15
+
+
+def run(problem: Problem, argv: Sequence[str] | None) -> int:
+    """Check and time one kernel; human lines first, then, with `--json`, one line of JSON."""
+    options = _parser(problem).parse_args(argv)
+    try:
+        report = _report(problem, options)
+    except (HarnessError, ProblemError) as error:
+        report = {
+            "kernel": problem.name,
+            "gpu": options.device,
+            "correctness": False,
+            "status": "fail",
+            "error": str(error),
+        }
+    for line in report.pop("lines", []):
+        print(line)
+    if "error" in report:
+        print(report["error"], file=sys.stderr)
+    if options.json:
+        print(json.dumps(report))
+    return 0 if report["correctness"] else 1
+
+
+def as_test(problem: Problem) -> Callable[[], None]:
+    """A function for pytest: checks the default kernel of the problem's folder on the device that is there."""
+
+    def test_kernel() -> None:
+        report = _report(problem, _parser(problem).parse_args(["--correctness"]))
+        assert report["correctness"], report["error"]
+
+    return test_kernel
+
+
+def _parser(problem: Problem) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=f"Check and time a kernel for the problem {problem.name!r}.")
+    parser.add_argument("--kernel", type=Path, default=None, help="the kernel file (default: the one in this folder)")
+    parser.add_argument("--device", default=_default_device(problem), help="cpu or cuda:N (default: %(default)s)")
+    parser.add_argument("--correctness", action="store_true", help="check only, time nothing")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON last")
+    return parser
+
+
+def _report(problem: Problem, options: argparse.Namespace) -> dict[str, Any]:
+    kernel = options.kernel or default_kernel(problem)
+    if not kernel.is_file():
+        raise HarnessError("WorkspaceFailed", f"there is no kernel file {kernel}; name one with --kernel.")
+    folder = Path(tempfile.mkdtemp(prefix="kopt-"))
+    harness = Harness(options.device, folder)
+    try:
+        evaluation, timed = _evaluate(harness, problem, kernel, options)
+        speedup = _speedup(problem, timed, options.device, harness) if timed else None
+        return _summary(problem, harness, kernel, evaluation, timed, speedup)
+    finally:
+        harness.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _evaluate(
+    harness: Harness, problem: Problem, kernel: Path, options: argparse.Namespace
+) -> tuple[Evaluation, list[WorkloadResult]]:
+    digest = sha256(kernel.read_bytes()).hexdigest()
+    job = Job("verify", "", "", str(kernel), digest, options.device)
+    evaluation = harness.evaluate(problem, job, _quiet)
+    on_interpreter = options.device == "cpu" and b"import triton" in kernel.read_bytes()
+    if evaluation.status != "PASSED" or options.correctness or on_interpreter:
+        return evaluation, []
+    timing = harness.evaluate(problem, Job("benchmark", "", "", str(kernel), digest, options.device), _quiet)
+    if timing.status != "PASSED":
+        return timing, []
+    return evaluation, [r for r in timing.workloads if r.timing is not None]
+
+
+def _summary(
+    problem: Problem,
+    harness: Harness,
+    kernel: Path,
+    evaluation: Evaluation,
+    timed: list[WorkloadResult],
+    speedup: float | None,
+) -> dict[str, Any]:
+    right = evaluation.status == "PASSED"
+    report: dict[str, Any] = {
+        "kernel": problem.name,
+        "gpu": harness.torch_device.name,
+        "correctness": right,
+        "latency_us": None,
+        "gbps" if problem.bound == "memory" else "tflops": None,
+        "speedup": speedup,
+        "status": "pass" if right else "fail",
+    }
+    lines = [f"{kernel.name} on {harness.torch_device.name}: {evaluation.status}: {evaluation.detail}"]
+    info = {w.name: w for w in harness.describe(problem).workloads}
+    for result in timed:
+        assert result.timing is not None
+        us, workload = result.timing.latency_us, info[result.workload]
+        rates = f"{workload.bytes / us / 1e3:.1f} GB/s, {workload.flops / us / 1e6:.3f} TFLOPS"
+        lines.append(f"  {result.workload}: {us:.2f} us, {rates} ({result.timing.method}, {result.timing.cache})")
+    if timed:
+        report["latency_us"] = round(stats.geometric_mean([r.timing.latency_us for r in timed if r.timing]), 3)
+        rate = [
+            (info[r.workload].bytes / 1e3 if problem.bound == "memory" else info[r.workload].flops / 1e6)
+            / r.timing.latency_us
+            for r in timed
+            if r.timing
+        ]
+        report["gbps" if problem.bound == "memory" else "tflops"] = round(stats.geometric_mean(rate), 3)
+    if not right:
+        report["error"] = f"{evaluation.status}: {evaluation.detail}"
+    return {**report, "lines": lines}
+
+
+def _speedup(problem: Problem, timed: list[WorkloadResult], device: str, harness: Harness) -> float | None:
+    """Geometric mean of the first comparison's time over the kernel's; None where the problem compares with nothing."""
+    if not problem.comparisons:
+        return None
+    function = next(iter(problem.comparisons.values()))
+    kind = "cpu" if device == "cpu" else "cuda"
+    clock = clock_for(kind, harness.torch_device.l2_bytes)
+    ratios = []
+    for result in timed:
+        assert result.timing is not None
+        case = problem.case(problem.for_device(kind, [result.workload])[0])
+        args = draw(case.inputs, case.literals, 1, kind).args
+        function(*args)
+        times = [clock.sample(lambda a=args: function(*a), 200.0, warm=False)[1].us for _ in range(_COMPARISON_CALLS)]  # type: ignore[misc]
+        ratios.append(stats.median(times) / result.timing.latency_us)
+    return round(stats.geometric_mean(ratios), 3)
+
+
+def default_kernel(problem: Problem) -> Path:
+    """The kernel that lies beside the problem file: a template, or a file named like the entry."""
+    folder = Path(inspect.getfile(problem.inputs)).resolve().parent
+    names = ["triton_template.py", *(f"{problem.entry}{s}" for s in (".py", ".c", ".cpp", ".cu", ".hip"))]
+    if problem.name.endswith("-backward"):
+        names.insert(0, "triton_backward_template.py")
+    return next((folder / n for n in names if (folder / n).is_file()), folder / names[0])
+
+
+def _default_device(problem: Problem) -> str:
+    return "cuda:0" if torch.cuda.is_available() and any("cuda" in w.devices for w in problem.workloads) else "cpu"
+
+
+def _quiet(_: float, __: str) -> None:
+    return

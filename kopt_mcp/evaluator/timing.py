@@ -1,0 +1,108 @@
+"""Time one call of a candidate, inside the runner.
+
+What is measured is a claim: the harness brackets it with its own clock and checks the outputs of these very calls.
+
+On a GPU the time between two events around the call, with the cache evicted by *reading* (a writing flush leaves dirty
+lines whose write-back would be charged to the call) and the device kept busy by a spinning kernel while the host
+enqueues (otherwise the host's launch latency is what gets measured). The median of empty pairs is subtracted. On a CPU
+the wall clock around the call.
+
+Functions of torch and the clock are bound before the candidate is imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_clock = time.perf_counter_ns
+_MHZ = 2000
+"""Spin cycles per microsecond, an upper estimate of SM clocks: spinning a little too long costs nothing."""
+_EMPTY_PAIRS = 41
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timed call, in microseconds."""
+
+    us: float
+    host_us: float
+    """Host time of the call alone: how long the device must be kept busy for it to be hidden."""
+    tail_us: float
+    """Work still running after the call's own stream had finished."""
+
+
+class WallClock:
+    """Time on a CPU."""
+
+    method = "wall"
+
+    def __init__(self, cache_bytes: int) -> None:
+        self._buffer = torch.zeros(max(1, min(2 * cache_bytes, 256 << 20) // 4), dtype=torch.int32)
+
+    def sample(self, call: Callable[[], Any], spin_us: float, warm: bool) -> tuple[Any, Sample]:
+        """Call once; `spin_us` has no meaning here. Evicts the caches first unless `warm`."""
+        if not warm:
+            self._buffer.sum()
+        start = _clock()
+        out = call()
+        elapsed = (_clock() - start) / 1000
+        return out, Sample(elapsed, elapsed, 0.0)
+
+
+class EventClock:
+    """Time on a CUDA or HIP device."""
+
+    method = "cuda_events"
+
+    def __init__(self, cache_bytes: int) -> None:
+        self._event: Any = torch.cuda.Event
+        self._sync: Callable[[], None] = torch.cuda.synchronize
+        self._sleep: Any = torch.cuda._sleep
+        self._buffer = torch.zeros(max(2 * cache_bytes, 256 << 20) // 4, dtype=torch.int32, device="cuda")
+        self._driver = _driver()
+        self._empty_us = 0.0
+        pairs = sorted(self.sample(lambda: None, 20.0, warm=True)[1].us for _ in range(_EMPTY_PAIRS))
+        self._empty_us = pairs[_EMPTY_PAIRS // 2]
+
+    def sample(self, call: Callable[[], Any], spin_us: float, warm: bool) -> tuple[Any, Sample]:
+        """Call once while the device spins for `spin_us`. Evicts the L2 first unless `warm`."""
+        start, end = self._event(enable_timing=True), self._event(enable_timing=True)
+        self._sync()
+        if not warm:
+            self._evict()
+        self._sleep(int(spin_us * _MHZ))
+        start.record()
+        begin = _clock()
+        out = call()
+        host = _clock() - begin
+        end.record()
+        end.synchronize()
+        own_stream_done = _clock()
+        self._sync()
+        tail = _clock() - own_stream_done
+        elapsed = start.elapsed_time(end) * 1000 - self._empty_us
+        return out, Sample(elapsed, host / 1000, tail / 1000)
+
+    def _evict(self) -> None:
+        if self._driver is not None:
+            self._driver.cuCtxResetPersistingL2Cache()
+        self._buffer.sum()
+
+
+def clock_for(device: str, cache_bytes: int) -> WallClock | EventClock:
+    """The clock of a device; `cache_bytes` is the size of its last-level cache."""
+    return WallClock(cache_bytes) if device == "cpu" else EventClock(cache_bytes)
+
+
+def _driver() -> Any:
+    """The CUDA driver, for the one call that torch does not offer; None on HIP."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None

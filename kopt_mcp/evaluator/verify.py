@@ -1,0 +1,167 @@
+"""Check a candidate on inputs that it cannot know.
+
+Every workload is tried with one public seed, whose numbers may be shown, and with secret ones, whose numbers may not.
+Over the workloads go the other distributions, layouts and shapes that the problem allows, two patterns of poison in
+the memory that outputs are given, a run on another stream, and repeats.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from kopt_mcp.evaluator.compare import BadReference, Verdict
+from kopt_mcp.evaluator.process import CandidateProcess, Fault
+from kopt_mcp.evaluator.records import WorkloadResult
+from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all
+from kopt_mcp.problem import Case, Problem, Workload
+
+PUBLIC_SEED = 0
+POISONS = (0xFF, 0x55)
+"""NaN in every floating type, and a plausible finite number."""
+_LARGE = {"cpu": 16 << 20, "cuda": 256 << 20}
+"""Bytes above which a workload is checked less often: more would cost time and find nothing more."""
+_GENERATED_SHAPES = 5
+_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Check:
+    """One call to make and to compare."""
+
+    case: Case
+    seed: int
+    poison: int
+    distribution: str = "normal"
+    layout: str = "contiguous"
+    own_stream: bool = False
+
+    def words(self) -> str:
+        """What was special about the inputs, for a failure's text."""
+        parts = [f"{self.distribution} values" if self.distribution != "normal" else "normally distributed values"]
+        if self.layout != "contiguous":
+            parts.append(f"{self.layout} inputs")
+        if self.own_stream:
+            parts.append("on a stream that is not the default one")
+        if self.case.params != dict(self.case.workload.params):
+            shape = ", ".join(f"{k}={v}" for k, v in self.case.params.items())
+            parts.append(f"at the generated shape {shape}")
+        return ", ".join(parts)
+
+
+def plan(problem: Problem, workloads: list[Workload], kind: str) -> list[tuple[Workload, list[Check]]]:
+    """All checks, grouped by workload, the cheapest workload first."""
+    rng = Random(secrets.randbits(64))
+    cases = sorted((problem.case(w) for w in workloads), key=lambda c: c.bytes)
+    small = [c for c in cases if c.bytes <= _LARGE[kind]] or cases[:1]
+    checks = {c.workload.name: [_check(c, PUBLIC_SEED, 0), _check(c, _secret(), 1)] for c in cases}
+    for index, case in enumerate(small):
+        for distribution in _share(problem.distributions, index):
+            checks[case.workload.name].append(Check(case, _secret(), POISONS[index % 2], distribution))
+        for layout in problem.layouts[1:]:
+            if index < 2:
+                checks[case.workload.name].append(Check(case, _secret(), POISONS[0], layout=layout))
+    first = small[0]
+    repeated = _secret()
+    checks[first.workload.name] += [_check(first, repeated, n) for n in range(_REPEATS)]
+    if kind == "cuda":
+        checks[first.workload.name].append(Check(first, _secret(), POISONS[0], own_stream=True))
+    for case in _generated(problem, small, rng):
+        checks[case.workload.name].append(_check(case, _secret(), 0))
+    return [(c.workload, checks[c.workload.name]) for c in cases]
+
+
+def verify(
+    process: CandidateProcess, problem: Problem, groups: list[tuple[Workload, list[Check]]], device: str, said: Said
+) -> list[WorkloadResult]:
+    """Run the checks; stops at the first workload that is wrong."""
+    results: list[WorkloadResult] = []
+    for number, (workload, checks) in enumerate(groups):
+        said(number / len(groups), f"checking {workload.name}")
+        result = _verify_workload(process, problem, workload, checks, device)
+        results.append(result)
+        if result.status != "PASSED":
+            break
+    return results
+
+
+Said = Callable[[float, str], None]
+
+
+def _verify_workload(
+    process: CandidateProcess, problem: Problem, workload: Workload, checks: list[Check], device: str
+) -> WorkloadResult:
+    worst, done = 0.0, 0
+    for check in checks:
+        try:
+            expected = expected_outputs(problem, check.case, check.seed, device, check.distribution, check.layout)
+        except BadReference as error:
+            if check.distribution == "normal" and check.case.params == dict(workload.params):
+                return WorkloadResult(workload.name, "INVALID_PROBLEM", f"{workload.name}: {error}", checks=done)
+            continue  # the operation is not defined for such values; nothing can be said about the candidate
+        try:
+            process.workload(check.case, describe_outputs(expected))
+            reply = process.ask(
+                "call",
+                seed=check.seed,
+                distribution=check.distribution,
+                layout=check.layout,
+                poison=check.poison,
+                own_stream=check.own_stream,
+            )
+            verdict = judge_all(process.outputs(reply), expected)
+        except Fault as fault:
+            detail = f"{workload.name}, {check.words()}: {fault.detail}"
+            return WorkloadResult(workload.name, fault.status, detail, checks=done + 1)  # type: ignore[arg-type]
+        done += 1
+        if verdict.status == "PASSED" and reply["violations"]:
+            status, text = reply["violations"][0]
+            verdict = Verdict(str(status), str(text)[:300])
+        if verdict.status != "PASSED":
+            detail = f"{workload.name}, {check.words()}: {verdict.detail}{_example(check, verdict)}"
+            return WorkloadResult(workload.name, verdict.status, detail, verdict.error_ratio, done)  # type: ignore[arg-type]
+        worst = max(worst, verdict.error_ratio or 0.0)
+    return WorkloadResult(workload.name, "PASSED", "", worst, done)
+
+
+def _example(check: Check, verdict: Verdict) -> str:
+    """Expected and got, only where the seed is public."""
+    if check.seed != PUBLIC_SEED or verdict.expected is None:
+        return ""
+    return f" (public seed: expected {verdict.expected:.6g}, got {verdict.got:.6g})"
+
+
+def _check(case: Case, seed: int, poison: int) -> Check:
+    return Check(case, seed, POISONS[poison % 2])
+
+
+def _secret() -> int:
+    return 1 + secrets.randbits(40)
+
+
+def _share(distributions: Sequence[str], index: int) -> list[str]:
+    """Every distribution at the first workload, every third at each further one, so that all shapes see some."""
+    others = [d for d in distributions if d != "normal"]
+    return others if index == 0 else others[index % 3 :: 3]
+
+
+def _generated(problem: Problem, small: list[Case], rng: Random) -> list[Case]:
+    """Workloads at awkward sizes: one, primes, next to powers of two, no multiple of a vector's width."""
+    if not problem.vary:
+        return []
+    made = []
+    for _ in range(_GENERATED_SHAPES):
+        base = rng.choice(small)
+        override = {name: _awkward(rng, low, high) for name, (low, high) in problem.vary.items()}
+        made.append(problem.case(base.workload, **override))
+    return made
+
+
+def _awkward(rng: Random, low: int, high: int) -> int:
+    powers = [1 << p for p in range(1, 24)]
+    candidates = [1, 3, 7, 13, 31, 61, 127, 251, 509, 1021, 2039, 4093, 8191]
+    candidates += [p + d for p in powers for d in (-1, 1)]
+    inside = [c for c in candidates if low <= c <= high]
+    return rng.choice(inside) if inside else rng.randint(low, high)

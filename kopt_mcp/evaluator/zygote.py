@@ -1,0 +1,205 @@
+"""Fork runners from a process that has torch imported and nothing else: no CUDA context, no secret, no open file.
+
+The harness forks the zygote before it touches a device, and asks it for one runner per evaluation. A fork takes
+milliseconds where a fresh import of torch takes seconds. The zygote adopts whatever a candidate leaves behind, and ends
+it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from itertools import pairwise
+from typing import Any
+
+from kopt_mcp.evaluator import sandbox
+from kopt_mcp.evaluator.channel import Channel, ChannelClosed
+
+_REAP_S = 5.0
+
+
+class Zygote:
+    """The harness's handle on the forking process."""
+
+    def __init__(self, device_kind: str) -> None:
+        ours, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            ours.close()
+            _close_all_but(theirs.fileno())
+            try:
+                _serve(theirs, device_kind)
+            finally:
+                os._exit(0)
+        theirs.close()
+        self._sock = ours
+
+    def spawn(self, runner: dict[str, Any], fds: list[int]) -> int:
+        """Fork a runner with these three descriptors (channel, log, shared memory); return its process id."""
+        socket.send_fds(self._sock, [_line({"op": "spawn", **runner})], fds)
+        return int(_read_line(self._sock)["pid"])
+
+    def reap(self, pid: int, grace_s: float) -> dict[str, Any]:
+        """Wait up to `grace_s` for a runner to end, then kill it and all it started; say how it ended."""
+        self._sock.sendall(_line({"op": "reap", "pid": pid, "grace_s": grace_s}))
+        return _read_line(self._sock)
+
+    def close(self) -> None:
+        """End the zygote."""
+        self._sock.close()
+        os.waitpid(self.pid, 0)
+
+
+def _serve(sock: socket.socket, device_kind: str) -> None:
+    sandbox.become_reaper()
+    _preload(device_kind)
+    runners: set[int] = set()
+    while True:
+        data, fds, _, _ = socket.recv_fds(sock, 1 << 16, 3)
+        if not data:
+            for pid in runners:
+                _kill_tree(pid)
+            return
+        message = json.loads(data)
+        if message["op"] == "spawn":
+            pid = os.fork()
+            if pid == 0:
+                sock.close()
+                _become_runner(message, fds)
+            for fd in fds:
+                os.close(fd)
+            runners.add(pid)
+            sock.sendall(_line({"pid": pid}))
+        else:
+            sock.sendall(_line(_reap(message["pid"], message["grace_s"], runners)))
+
+
+def _preload(device_kind: str) -> None:
+    """Import what every runner needs. Triton only for a GPU: on a CPU its interpreter must be chosen before import."""
+    import torch
+    import torch.profiler  # its import is slow, and must not happen inside a sandbox
+
+    if device_kind == "cuda" and torch.version.cuda:
+        try:
+            import triton
+            import triton.language  # noqa: F401
+        except ImportError:
+            return
+
+
+def _become_runner(job: dict[str, Any], fds: list[int]) -> None:
+    """In the fork: shut in, then serve. Never returns."""
+    status = 1
+    try:
+        os.setsid()
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(kind, signal.SIG_DFL)
+        channel_fd, log_fd, shared_fd = fds
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log_fd, 1)
+        os.dup2(log_fd, 2)
+        _close_all_but(channel_fd, shared_fd)
+        os.chdir(job["folder"])
+        os.environ.clear()
+        os.environ.update(job["environment"])
+        sys.path[:] = [p for p in sys.path if p not in ("", ".")]
+        random.seed()
+        limits = sandbox.Limits(cpu_s=job["cpu_s"])
+        isolation = sandbox.restrict(job["readable"], job["writable"], limits)
+        from kopt_mcp.evaluator import runner
+
+        channel = Channel(socket.socket(fileno=channel_fd), nonce=job["nonce"])
+        runner.serve(channel, shared_fd, isolation)
+        status = 0
+    except ChannelClosed:
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _reap(pid: int, grace_s: float, runners: set[int]) -> dict[str, Any]:
+    """How a runner ended, after ending it and its descendants if need be."""
+    runners.discard(pid)
+    deadline = time.monotonic() + grace_s
+    status: int | None = None
+    while status is None:
+        done, raw = os.waitpid(pid, os.WNOHANG)
+        if done == pid:
+            status = raw
+        elif time.monotonic() >= deadline:
+            break
+        else:
+            time.sleep(0.002)
+    leftovers = _kill_tree(pid)
+    if status is None:
+        _, status = os.waitpid(pid, 0)
+    leftovers += _kill_orphans(runners)
+    return {"code": os.waitstatus_to_exitcode(status), "leftovers": leftovers}
+
+
+def _kill_tree(pid: int) -> int:
+    """Kill a process, its group and everything below it; return how many others than itself there were."""
+    others = set(sandbox.descendants(pid))
+    _signal(os.killpg, pid)
+    for victim in [pid, *others]:
+        _signal(os.kill, victim)
+    return len(others)
+
+
+def _kill_orphans(runners: set[int]) -> int:
+    """Kill and collect processes that were left to the zygote because their parent went away."""
+    count = 0
+    deadline = time.monotonic() + _REAP_S
+    while time.monotonic() < deadline:
+        orphans = [p for p in _children() if p not in runners]
+        if not orphans:
+            break
+        for orphan in orphans:
+            count += 1
+            _kill_tree(orphan)
+            os.waitpid(orphan, 0)
+    return count
+
+
+def _children() -> list[int]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            return [int(p) for p in file.read().split()]
+    except OSError:
+        return []
+
+
+def _signal(send: Any, pid: int) -> None:
+    try:
+        send(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _close_all_but(*keep: int) -> None:
+    os.closerange(3, min(keep))
+    ordered = sorted(keep)
+    for low, high in pairwise(ordered):
+        os.closerange(low + 1, high)
+    os.closerange(ordered[-1] + 1, 4096)
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def _read_line(sock: socket.socket) -> dict[str, Any]:
+    """One answer of the zygote, which is trusted and answers in one short line."""
+    data = b""
+    while not data.endswith(b"\n"):
+        chunk = sock.recv(1 << 16)
+        if not chunk:
+            raise ChannelClosed("the forking process is gone")
+        data += chunk
+    message: dict[str, Any] = json.loads(data)
+    return message
