@@ -72,16 +72,16 @@ AMD = device(platform="amd", name="MI300X", arch="gfx942", sm_count=304)
 UNKNOWN = device(bandwidth_gbps=None, tflops={}, measured_gbps=None, measured_tflops={})
 
 
-def profile(rung: Rung = "ncu", facts: dict[str, str] | None = None, **metrics: float | None) -> Profile:
+def profile(rung: Rung = "ncu", facts: dict[str, str] | None = None, **metrics: Any) -> Profile:
     kernel = KernelProfile(name="k", owner="authored", calls=1, share_pct=100.0, metrics=metrics)
     return Profile(rung=rung, why="", workload="w", kernels=[kernel], metrics=metrics, facts=facts or {})
 
 
-def counted(**changes: float | None) -> Profile:
-    return profile(**(QUIET | changes))
+def counted(**changes: Any) -> Profile:
+    return profile("ncu", None, **(QUIET | changes))
 
 
-def timed(duration_us: float, **more: float) -> Profile:
+def timed(duration_us: float, **more: Any) -> Profile:
     return profile("timing", duration_us=duration_us, **more)
 
 
@@ -209,6 +209,11 @@ def test_latency_on_wasted_sectors_is_the_memory_paths(bytes_per_sector: float, 
     assert judge(counted(bytes_per_sector_load=bytes_per_sector)).bound == bound
 
 
+def test_without_the_bus_load_the_traffic_is_set_against_the_measured_rate() -> None:
+    found = judge(counted(dram_pct=None, l2_pct=None, dram_bytes=2.8e8), bytes_needed=2.8e8)
+    assert (found.bound, found.evidence[0].metric) == ("memory", "dram_measured_pct")
+
+
 def test_missing_counters_are_not_read_as_idle() -> None:
     seen = counted(dram_pct=None, l1_pct=None, l2_pct=None, fma_pct=20.0)
     found = judge(seen, documented_bound="compute")
@@ -270,6 +275,22 @@ def test_without_any_time_the_compiler_and_the_problem_speak() -> None:
     assert (found.bound, found.source, found.headroom_pct) == ("memory", "static", None)
     assert names(found) == ["spills"]
     assert found.tiers[0] == 1
+
+
+def test_without_a_documented_bound_the_roofline_has_to_do() -> None:
+    untimed = profile("static")
+    assert judge(untimed, documented_bound=None).bound == "memory"
+    assert judge(untimed, documented_bound=None, flops=1e12).bound == "compute"
+    assert judge(timed(200.0), documented_bound=None).bound == "latency"
+
+
+def test_bytes_and_operations_that_need_the_same_time_are_balanced() -> None:
+    found = judge(timed(35.0), flops=24.0 * 800e6, documented_bound="compute")
+    assert (found.bound, found.tiers) == ("balanced", [1, 3, 2])
+
+
+def test_a_kernel_that_the_compiler_did_not_see_takes_no_facts_from_another() -> None:
+    assert names(judge(timed(200.0), static=[static(name="helper", spills=4)])) == []
 
 
 def test_kernel_times_of_torch_count_together() -> None:

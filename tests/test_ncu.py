@@ -134,6 +134,21 @@ def test_a_kernel_that_loads_by_tma_only_has_no_bytes_per_sector() -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "instruction"),
+    [
+        ({"sm__inst_executed_pipe_tensor_op_gmma.avg.pct_of_peak_sustained_elapsed": 40.0}, "wgmma"),
+        ({"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed": 40.0}, "mma.sync"),
+        ({"sm__pipe_tc_cycles_active.avg.pct_of_peak_sustained_elapsed": 40.0}, "tcgen05"),
+        ({"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed": 0.0}, None),
+    ],
+)
+def test_the_matrix_instruction_is_named_after_the_pipe_that_worked(
+    values: dict[str, float | None], instruction: str | None
+) -> None:
+    assert ncu.to_profile([Result("k", values=values)], workload="w", why="").facts.get("mma") == instruction
+
+
+@pytest.mark.parametrize(
     ("cell", "unit", "expected"),
     [
         ("4,963,609,951.19", "byte/s", 4963609951.19),
@@ -210,6 +225,13 @@ def test_a_metric_named_in_full_is_dropped_too() -> None:
 @pytest.mark.parametrize("output", ["==PROF== all fine", "==ERROR== Failed to find metric a.sum"])
 def test_there_is_nothing_to_retry_when_no_metric_or_every_metric_is_refused(output: str) -> None:
     assert ncu.without_unknown(["a.sum"], output) is None
+
+
+def test_the_probe_launches_a_real_kernel() -> None:
+    line = ncu.probe_command("ncu", "python", log_file="p.csv")
+    assert line[:1] == ["ncu"]
+    assert line[-3:] == ["python", "-c", ncu.PROBE_PROGRAM]
+    assert ncu.PROBE_METRIC in line
 
 
 # --- failures --------------------------------------------------------------------------------------------------
