@@ -188,3 +188,12 @@ class StaticKernel(Record):
     waves: float | None
     problems: list[str] = []
     """What cannot launch or is bound to be slow, in words."""
+
+
+Tool = Literal["detect_gpu", "baseline", "profile", "diagnose", "apply_patch", "verify", "benchmark", "decide", "log"]
+Phase = Literal["new", "ready", "profiled", "diagnosed", "patched", "verified", "failed", "benchmarked", "done"]
+Metric = Literal["gbps", "tflops", "latency_us"]
+"""What an experiment is after; `latency_us` is better when lower, the others when higher."""
+
+DecisionStatus = Literal["TARGET_MET", "IMPROVED", "NEUTRAL", "REGRESSED", "KEPT", "FAILED"]
+Ending = Literal["TARGET_MET", "MAX_ITERATIONS", "TIERS_EXHAUSTED", "STOPPED"]

@@ -1,0 +1,166 @@
+"""experiments/README.md: the log for people, rendered from the journals. One marked section an experiment.
+
+Text outside the markers is never touched.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kopt_mcp.disk import Disk
+from kopt_mcp.errors import WorkspaceFailed
+from kopt_mcp.metrics import gap
+from kopt_mcp.models import Metric
+from kopt_mcp.phases import Experiment, Iteration
+
+UNITS: dict[Metric, str] = {"gbps": "GBps", "tflops": "TFLOPS", "latency_us": "us"}
+HEAD = (
+    "# Optimization log\n\nWritten by kopt-mcp from the journals beside this file; text outside the markers is kept.\n"
+)
+
+
+def table(state: Experiment) -> str:
+    """The iterations as a Markdown table."""
+    setup = state.setup
+    lines = [
+        "| Iter | Action | Tier | Correctness | Metric | Delta | Status |",
+        "|------|--------|------|-------------|--------|-------|--------|",
+        f"| 0 | baseline | - | PASS | {show(setup.measurement.value, setup.target_metric)} | - | - |",
+    ]
+    lines += [_row(state, iteration) for iteration in state.iterations]
+    return "\n".join(lines)
+
+
+def section(state: Experiment) -> str:
+    """All that the log says of one experiment, between its markers."""
+    setup = state.setup
+    unit = UNITS[setup.target_metric]
+    missing = gap(setup.target_metric, setup.measurement.value, setup.target_value)
+    first = [
+        "## Iteration 0 (Baseline)",
+        f"- Experiment: {state.id}",
+        f"- GPU: {_cell(setup.device.name)}",
+        f"- Kernel: {_cell(setup.kernel)}",
+        "- Correctness: PASS",
+        f"- {unit}: {setup.measurement.value:.1f}",
+        f"- Target: {show(setup.target_value, setup.target_metric)} ({_cell(setup.target_source)})",
+        f"- Gap: {show(missing, setup.target_metric)} ({100 * missing / setup.target_value:.1f}%)",
+        f"- Noise: {100 * setup.floor:.1f}%",
+    ]
+    title = f"## Optimization: {_cell(setup.problem.name)} on {_cell(setup.device.name)}"
+    parts = ["\n".join(first), title, table(state)]
+    parts += [f"- Iteration {i.patch.iteration}: {_cell(note)}" for i in state.iterations if (note := _note(i))]
+    if state.ended:
+        parts.append(final(state))
+    begin, end = _markers(state.id)
+    return "\n\n".join([begin, *parts, end]) + "\n"
+
+
+def final(state: Experiment) -> str:
+    """The closing line. A target is only called met when the last, cold evaluation agreed."""
+    setup = state.setup
+    value = state.measured[state.best].value
+    share = f" ({100 * closeness(state, value):.1f}% of peak)" if setup.roof else ""
+    count = len(state.iterations)
+    many = f"{count} iteration{'' if count == 1 else 's'}"
+    if not state.confirmed:
+        met = "NOT confirmed in a cold process, nothing is claimed"
+    else:
+        met = "target met" if state.ended == "TARGET_MET" else f"target not met ({state.ended})"
+    return f"Final: {show(value, setup.target_metric)}{share}, {many}, {met}."
+
+
+def closeness(state: Experiment, value: float) -> float:
+    """How near a value is to the roof, 1 at the roof; 0 where the roof is not known."""
+    setup = state.setup
+    if not setup.roof or not value:
+        return 0.0
+    return setup.roof / value if setup.target_metric == "latency_us" else value / setup.roof
+
+
+def show(value: float, metric: Metric) -> str:
+    """A value with its unit, four digits or all before the point."""
+    digits = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{digits} {UNITS[metric]}"
+
+
+def replaced(text: str, state: Experiment) -> str:
+    """The log's text with this experiment's section rendered anew, or added at the end."""
+    begin, end = _markers(state.id)
+    old = re.compile(re.escape(begin) + r"\n.*?" + re.escape(end) + r"\n?", re.DOTALL)
+    new = section(state)
+    if old.search(text):
+        return old.sub(lambda _: new, text, count=1)
+    head = text if text.strip() else HEAD
+    return head.rstrip("\n") + "\n\n" + new
+
+
+def write(experiments: Path, state: Experiment, disk: Disk) -> None:
+    """Bring the log up to date with an experiment; the file is left alone when it is.
+
+    Raises:
+        WorkspaceFailed: it cannot be read or written.
+    """
+    path = experiments / "README.md"
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            text = file.read()
+    except FileNotFoundError:
+        text = ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise WorkspaceFailed(
+            f"experiments/README.md cannot be read: {error}; move it away, it is rendered anew."
+        ) from error
+    new = replaced(text, state)
+    if new != text:
+        disk.replace(path, new.encode(errors="replace"))
+
+
+def _row(state: Experiment, iteration: Iteration) -> str:
+    patch, metric = iteration.patch, state.setup.target_metric
+    measurement = iteration.benchmark.measurement if iteration.benchmark else None
+    value = show(measurement.value, metric) if measurement and _trusted(iteration) else "-"
+    ratio = iteration.benchmark.evaluation.ratio if iteration.benchmark and _trusted(iteration) else None
+    delta = f"{100 * (ratio.value - 1):+.1f}%" if ratio else "-"
+    cells = [str(patch.iteration), _cell(patch.hypothesis), f"T{patch.tier}", _correctness(iteration), value, delta]
+    return f"| {' | '.join(cells)} | {status(iteration)} |"
+
+
+def status(iteration: Iteration) -> str:
+    """What became of an iteration, as the table says it."""
+    decision = iteration.decision
+    if decision is None:
+        return "open"
+    return f"{decision.status or 'stopped'}{', reverted' if decision.reverted else ''}"
+
+
+def _trusted(iteration: Iteration) -> bool:
+    return iteration.benchmark is not None and iteration.benchmark.evaluation.status in ("PASSED", "INCONCLUSIVE")
+
+
+def _correctness(iteration: Iteration) -> str:
+    if iteration.verify is None:
+        return "-"
+    seen = [iteration.verify.evaluation.status]
+    seen += [iteration.benchmark.evaluation.status] if iteration.benchmark else []
+    wrong = [s for s in seen if s not in ("PASSED", "INCONCLUSIVE")]
+    if iteration.verify.evaluation.status == "INCONCLUSIVE":
+        wrong = ["INCONCLUSIVE"]
+    return f"FAIL ({wrong[0]})" if wrong else "PASS"
+
+
+def _note(iteration: Iteration) -> str:
+    notes = [iteration.patch.because or ""]
+    notes += [iteration.decision.reason] if iteration.decision else []
+    return "; ".join(n for n in notes if n)
+
+
+def _cell(text: str) -> str:
+    """Text that can break neither a table, nor a line, nor a marker."""
+    one_line = " ".join(text.split())
+    return one_line.replace("\\", "\\\\").replace("|", "\\|").replace("<!--", "&lt;!--")
+
+
+def _markers(experiment: str) -> tuple[str, str]:
+    return f"<!-- kopt-mcp {experiment} begin -->", f"<!-- kopt-mcp {experiment} end -->"

@@ -1,0 +1,225 @@
+"""What each tool answers: one flat record a tool, small enough to be read in one go.
+
+Each names the calls that are legal next. A metric is in the experiment's unit, named in `metric`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kopt_mcp.evaluator.records import Status
+from kopt_mcp.models import DecisionStatus, Device, Ending, Evidence, Finding, Idea, Metric, Phase, Record, Rung
+
+
+class WorkloadLine(Record):
+    """One workload, in short."""
+
+    workload: str
+    status: Status
+    detail: str = ""
+    error_ratio: float | None = None
+    """Largest error over what is allowed; up to 1 is right."""
+    latency_us: float | None = None
+    value: float | None = None
+    """In the experiment's metric."""
+    gain_pct: float | None = None
+    """Against the best version, timed beside it."""
+
+
+class StepResult(Record):
+    """What every answer of a step holds."""
+
+    experiment: str
+    """The handle for every later call."""
+    phase: Phase
+    next: tuple[str, ...]
+    """The tools that are legal now."""
+    recovered: str = ""
+    """What an interrupted call left behind, and how it was put right; empty as a rule."""
+    notes: tuple[str, ...] = ()
+
+
+class DetectResult(Record):
+    """The processors of this machine, the one first that `gpu: auto` takes."""
+
+    devices: tuple[Device, ...]
+    next: tuple[str, ...]
+
+
+class BaselineResult(StepResult):
+    """Iteration 0: the kernel is right, this fast, and this far from the target."""
+
+    kernel: str
+    test: str
+    device: str
+    arch: str
+    metric: Metric
+    baseline: float
+    target: float
+    target_source: str
+    gap_pct: float
+    """How much is missing to the target, in percent of it; 0 when it is already met."""
+    roof: float | None
+    """The metric at the device's measured limit; null where it was not measured."""
+    noise_pct: float
+    """What the kernel differed by when it was timed against itself."""
+    least_gain_pct: float
+    """A change must gain at least this much, beyond doubt, to be accepted."""
+    max_iterations: int
+    problem: Literal["reviewed", "unreviewed"]
+    """`unreviewed`: the test file is not committed in git, so nobody may have looked at it."""
+    mutants_caught: int
+    weaknesses: tuple[str, ...]
+    workloads: tuple[WorkloadLine, ...]
+
+
+class ProfileResult(StepResult):
+    """What was seen when the kernel ran, from the best instrument that could be used here."""
+
+    rung: Rung
+    why: str
+    """Why this instrument and not a better one."""
+    workload: str
+    metrics: dict[str, float | None]
+    facts: dict[str, str]
+    kernels: tuple[str, ...]
+    """Device kernels with their share of the time, largest first."""
+    artifacts: tuple[str, ...]
+
+
+class DiagnoseResult(StepResult):
+    """What limits the kernel, and what to try."""
+
+    bound: str
+    summary: str
+    evidence: tuple[Evidence, ...]
+    findings: tuple[Finding, ...]
+    tiers: tuple[int, ...]
+    """In the order to try them."""
+    ideas: tuple[Idea, ...]
+    """Those that this experiment has not tried."""
+    read: tuple[str, ...]
+    """Resources to read before the next patch."""
+    headroom_pct: float | None
+    stop: str
+    source: str
+
+
+class PatchResult(StepResult):
+    """The change is on disk, its predecessor is kept."""
+
+    iteration: int
+    iterations_left: int
+    """After this one."""
+    sha256: str
+    parent: str
+    added: int
+    removed: int
+    snapshot: str
+    """Where this version is kept, relative to the project."""
+
+
+class VerifyResult(StepResult):
+    """Whether the candidate is right; if it is not, it has been taken back already."""
+
+    iteration: int
+    status: Status
+    correct: bool
+    detail: str
+    reverted: bool
+    checks: int
+    workloads: tuple[WorkloadLine, ...]
+    """Those that failed, or all when none did."""
+
+
+class BenchmarkResult(StepResult):
+    """How fast the candidate is, timed in turns with the best version so far."""
+
+    iteration: int
+    status: Status
+    detail: str
+    metric: Metric
+    value: float | None
+    best: float
+    target: float
+    gain_pct: float | None
+    gain_low_pct: float | None
+    """Lower end of the 95 % interval; the decision rests on it."""
+    gain_high_pct: float | None
+    verdict: Literal["better", "same", "worse", "unusable"]
+    reason: str
+    reverted: bool
+    workloads: tuple[WorkloadLine, ...]
+
+
+class DecideResult(StepResult):
+    """What became of the change, and whether the experiment is over."""
+
+    iteration: int | None
+    status: DecisionStatus | None
+    reason: str
+    metric: Metric
+    value: float | None
+    best: float
+    best_iteration: int
+    target: float
+    gain_pct: float | None
+    reverted: bool
+    sha256: str
+    """The kernel that is on disk now."""
+    iterations_left: int
+    ended: Ending | None
+    confirmed: bool | None
+    """Whether the final kernel passed once more in a cold process; null while the experiment goes on."""
+    summary: str = ""
+    """The log's last line, once the experiment is over."""
+
+
+class ExperimentLine(Record):
+    """One experiment, in short."""
+
+    experiment: str
+    kernel: str
+    device: str
+    phase: Phase
+    metric: Metric
+    baseline: float
+    best: float
+    target: float
+    iterations: int
+    ended: Ending | None
+
+
+class LogResult(Record):
+    """All that an agent needs to go on: the table, the state, what is legal, what is left to try."""
+
+    experiments: tuple[ExperimentLine, ...] = ()
+    experiment: str | None = None
+    phase: Phase | None = None
+    next: tuple[str, ...]
+    kernel: str = ""
+    test: str = ""
+    device: str = ""
+    metric: Metric | None = None
+    baseline: float | None = None
+    best: float | None = None
+    best_iteration: int | None = None
+    target: float | None = None
+    iterations_left: int | None = None
+    on_disk: str = ""
+    """Whether the kernel file is the version that belongs there."""
+    pending: str = ""
+    """The open iteration: its hypothesis and how far it has come."""
+    diagnosis: str = ""
+    ideas: tuple[str, ...] = ()
+    """`tier/idea` not yet tried."""
+    tried: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    table: str = ""
+    """The optimisation log, in Markdown."""
+    refusals: tuple[str, ...] = ()
+    """The last few calls that were refused or failed since the last step."""
+    damaged: tuple[str, ...] = ()
+    """Experiments whose journal does not verify."""
+    matches: tuple[str, ...] = ()
+    """Iterations of all experiments that a query found."""

@@ -1,0 +1,126 @@
+"""What can be read off a kernel's or a test's text without running it: does it parse, is it the same program. Pure."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import warnings
+
+from kopt_mcp.errors import InputRefused
+
+
+def parse(text: str, name: str) -> ast.Module:
+    """The syntax tree of a Python file.
+
+    Raises:
+        InputRefused: it does not parse; the text quotes the line.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # the user's style is not our business
+            return ast.parse(text)
+    except SyntaxError as error:
+        line = (error.text or "").strip()[:120]
+        raise InputRefused(
+            f"{name} line {error.lineno} does not parse: {line!r}: {error.msg}; nothing changed."
+        ) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise InputRefused(f"{name} does not parse: {error or 'nested too deeply'}; nothing changed.") from error
+
+
+def normal_form(text: str, name: str) -> str | None:
+    """Hash of a Python file's syntax tree without comments, docstrings and formatting; None for other languages.
+
+    Raises:
+        InputRefused: the file does not parse.
+    """
+    if not name.endswith(".py"):
+        return None
+    tree = parse(text, name)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and _documented(node):
+            node.body = node.body[1:]
+    try:
+        return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    except RecursionError as error:
+        raise InputRefused(f"{name} is nested too deeply to be read; nothing changed.") from error
+
+
+def is_triton(text: str) -> bool:
+    """Whether a Python kernel uses triton."""
+    return "import triton" in text or "from triton" in text
+
+
+def entry_of(text: str, name: str) -> tuple[str, tuple[str, ...]]:
+    """The function that a caller would call, and its arguments: the first public one that is not compiled by triton.
+
+    Where none is found, the file's stem and no arguments.
+    """
+    stem = name.rsplit("/", 1)[-1].split(".")[0]
+    if not name.endswith(".py"):
+        return stem, ()
+    functions = [node for node in parse(text, name).body if isinstance(node, ast.FunctionDef)]
+    public = [
+        f for f in functions if not f.name.startswith("_") and not any("jit" in ast.dump(d) for d in f.decorator_list)
+    ]
+    if not public:
+        return stem, ()
+    chosen = next((f for f in public if f.name in (stem, f"{stem}_forward")), public[0])
+    return chosen.name, tuple(a.arg for a in chosen.args.args[: len(chosen.args.args) - len(chosen.args.defaults)])
+
+
+def imports_of(text: str, name: str) -> list[str]:
+    """The modules that a Python file imports, dotted, as written."""
+    found: list[str] = []
+    for node in ast.walk(parse(text, name)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            found += [base, *(f"{base}{'' if base.endswith('.') else '.'}{alias.name}" for alias in node.names)]
+    return found
+
+
+def scaffold(kernel: str, text: str) -> str:
+    """A problem file for `kernel` to be completed, with what its syntax tells filled in."""
+    entry, arguments = entry_of(text, kernel)
+    tensors = arguments or ("x",)
+    names = ", ".join(tensors)
+    drawn = ", ".join("make.normal(rows, cols)" for _ in tensors)
+    return f'''"""What {kernel} must compute."""
+
+from kopt_mcp.problem import Problem, Workload
+
+
+def reference({names}):
+    """Trusted and slow; must also work in float64."""
+    raise NotImplementedError("write {entry} with plain torch operations")
+
+
+def inputs(make, rows, cols):
+    return [{drawn}]
+
+
+problem = Problem(
+    name="{entry.replace("_", "-")}",
+    entry="{entry}",
+    reference=reference,
+    inputs=inputs,
+    workloads=[
+        Workload({{"rows": 4096, "cols": 4096}}, "float32"),
+        Workload({{"rows": 127, "cols": 1000}}, "float32", timed=False),
+    ],
+    bytes="{len(tensors) + 1} * rows * cols * itemsize",
+    flops="rows * cols",
+    bound="memory",
+)
+test_{entry} = problem.as_test()
+
+if __name__ == "__main__":
+    raise SystemExit(problem.main())
+'''
+
+
+def _documented(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    first = node.body[0] if node.body else None
+    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)

@@ -1,0 +1,107 @@
+"""Quantiles, the bootstrap interval of a ratio, the noise floor, and the rule that accepts a change. Pure.
+
+Standard library only, and nothing of ours: the harness uses this module under the user's own interpreter.
+A ratio is incumbent time / candidate time, so that above 1 the candidate is faster.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+LEAST_GAIN = 0.01
+"""A gain below 1 % is never accepted, however quiet the machine: clocks and layout alone move a kernel by that much."""
+
+UNKNOWN_HIGH = 1e9
+"""Upper end of an interval that is not known; finite, so that it survives every JSON."""
+
+Verdict = Literal["better", "same", "worse"]
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """The `q` quantile (0 to 1) with linear interpolation between the two nearest values.
+
+    Raises:
+        ValueError: there are no values, or `q` is not within 0 and 1.
+    """
+    if not values or not 0 <= q <= 1:
+        raise ValueError(f"no quantile {q} of {len(values)} values")
+    ordered = sorted(values)
+    at = q * (len(ordered) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value."""
+    return quantile(values, 0.5)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The n-th root of the product.
+
+    Raises:
+        ValueError: there are no values, or one is not above zero.
+    """
+    if not values or min(values) <= 0:
+        raise ValueError("a geometric mean needs at least one value, and all of them above zero")
+    return math.exp(math.fsum(math.log(v) for v in values) / len(values))
+
+
+def bootstrap_interval(
+    ratios: Sequence[float], *, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> tuple[float, float, float]:
+    """The median of block ratios with its percentile bootstrap interval: (value, low, high).
+
+    Blocks, not single samples, are resampled: samples within a block share the clock and the temperature of their
+    moment. The same ratios and seed give the same interval. One block alone tells nothing: (value, 0, `UNKNOWN_HIGH`).
+
+    Raises:
+        ValueError: there are no ratios.
+    """
+    value = median(ratios)
+    if len(ratios) == 1:
+        return value, 0.0, UNKNOWN_HIGH
+    draw = random.Random(seed)
+    medians = [median(draw.choices(ratios, k=len(ratios))) for _ in range(resamples)]
+    tail = (1 - level) / 2
+    return value, quantile(medians, tail), quantile(medians, 1 - tail)
+
+
+def aa_floor(ratios: Sequence[float]) -> float:
+    """The noise floor: the largest |ratio - 1| seen where a kernel was timed against itself, one ratio a workload."""
+    return max((abs(ratio - 1) for ratio in ratios), default=0.0)
+
+
+def least_gain(floor: float) -> float:
+    """The gain that a change must show beyond doubt: 1 %, or twice the noise floor where that is more."""
+    return max(LEAST_GAIN, 2 * floor)
+
+
+def verdict(
+    ratio_low: float, ratio_high: float, floor: float, workloads: Mapping[str, tuple[float, float]] | None = None
+) -> tuple[Verdict, str]:
+    """The accept rule: what an interval of ratios says of the candidate, and why, in words.
+
+    `better`: the whole interval lies above 1 + `least_gain`, and no workload got slower. `worse`: the whole interval
+    lies as far below 1, or that of one workload does. `same`: anything else; the two cannot be told apart.
+
+    Args:
+        workloads: by name, the interval (low, high) of each timed workload.
+    """
+    bar = 1 + least_gain(floor)
+    slower = [name for name, (_, high) in (workloads or {}).items() if high < 1 / bar]
+    if ratio_high < 1 / bar:
+        return "worse", f"slower: at best {_pct(ratio_high)} against the incumbent, beyond the bar of {_pct(1 / bar)}"
+    if slower:
+        return "worse", f"workload {slower[0]!r} got slower, whatever the others gained"
+    if ratio_low > bar:
+        return "better", f"faster: at least {_pct(ratio_low)} against the incumbent, above the bar of {_pct(bar)}"
+    return "same", f"between {_pct(ratio_low)} and {_pct(ratio_high)}, which does not clear the bar of {_pct(bar)}"
+
+
+def _pct(ratio: float) -> str:
+    return f"{(ratio - 1) * 100:+.1f}%" if ratio < UNKNOWN_HIGH else "any gain"

@@ -1,0 +1,124 @@
+"""The one change of an iteration: described in one of four ways, checked before anything is written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kopt_mcp import guards
+from kopt_mcp.disk import digest
+from kopt_mcp.edit import Edit, apply_diff, apply_edits, changed_lines
+from kopt_mcp.errors import InputRefused
+from kopt_mcp.events import PatchData
+from kopt_mcp.phases import Experiment, legal
+from kopt_mcp.results import PatchResult
+from kopt_mcp.source import normal_form
+from kopt_mcp.steps.call import Call, sentence
+from kopt_mcp.workspace import LARGEST_BYTES, Candidates, Text, decode
+
+Way = Literal["edits", "diff", "content", "working_copy"]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What the agent asks for."""
+
+    tier: int
+    hypothesis: str
+    edits: Sequence[Edit] | None = None
+    diff: str | None = None
+    content: str | None = None
+    working_copy: bool = False
+    idea: str | None = None
+    because: str | None = None
+
+    def way(self) -> Way:
+        """Which of the four ways is used.
+
+        Raises:
+            InputRefused: none, or more than one.
+        """
+        ways: dict[Way, bool] = {
+            "edits": self.edits is not None,
+            "diff": self.diff is not None,
+            "content": self.content is not None,
+            "working_copy": self.working_copy,
+        }
+        used = [way for way, is_used in ways.items() if is_used]
+        if len(used) != 1:
+            what = f"{' and '.join(used)} are all given" if used else "none of them is given"
+            raise InputRefused(f"a change comes as exactly one of {', '.join(ways)}; {what}; give one.")
+        return used[0]
+
+
+def act(call: Call, patch: Patch) -> PatchData:
+    """Work the new version out, check it, and keep it; the kernel file follows once the journal has the change.
+
+    Raises:
+        InputRefused: the change cannot be carried out, or what comes out does not parse.
+        GuardRefused: it changes nothing, or was tried before.
+    """
+    if isinstance(patch.tier, bool) or patch.tier not in range(1, 6):
+        raise InputRefused(
+            f"tier is {patch.tier!r}; expected 1 to 5; the diagnosis names the tiers in the order to try."
+        )
+    hypothesis = sentence(patch.hypothesis, "hypothesis", 300) or ""
+    state, kernel = call.state, call.state.setup.kernel
+    way = patch.way()
+    old = decode(call.candidates.load(state.current), kernel)
+    data = _proposed(call, patch, way, old)
+    new = decode(data, kernel)
+    normal = normal_form(new.body, kernel)
+    proposal = guards.Proposal(digest(data), normal)
+    guards.check(dataclasses.replace(call.facts, proposal=proposal))
+    added, removed = changed_lines(old.body, new.body)
+    return PatchData(
+        iteration=len(state.iterations) + 1,
+        tier=patch.tier,
+        hypothesis=hypothesis,
+        idea=sentence(patch.idea, "idea", 80),
+        because=sentence(patch.because, "because", 500),
+        way=way,
+        parent=state.current,
+        sha256=call.candidates.store(data),
+        normal=normal,
+        added=added,
+        removed=removed,
+    )
+
+
+def answer(state: Experiment, data: PatchData, candidates: Candidates) -> PatchResult:
+    """What the agent is told."""
+    return PatchResult(
+        experiment=state.id,
+        phase=state.phase,
+        next=tuple(legal(state.phase)),
+        iteration=data.iteration,
+        iterations_left=state.setup.max_iterations - data.iteration,
+        sha256=guards.short(data.sha256),
+        parent=guards.short(data.parent),
+        added=data.added,
+        removed=data.removed,
+        snapshot=candidates.shown(data.sha256),
+    )
+
+
+def _proposed(call: Call, patch: Patch, way: Way, old: Text) -> bytes:
+    kernel = call.state.setup.kernel
+    if way == "working_copy":
+        return call.tools.workspace.read(call.tools.workspace.root / kernel)
+    given = "".join([patch.diff or "", patch.content or "", *(e.search + e.replace for e in patch.edits or ())])
+    if len(given) > 2 * LARGEST_BYTES:
+        raise InputRefused(f"the change has {len(given)} characters; at most {2 * LARGEST_BYTES} are read; send less.")
+    if way == "edits":
+        body = apply_edits(old.body, patch.edits or ())
+    elif way == "diff":
+        body = apply_diff(old.body, patch.diff or "", kernel)
+    else:
+        body = patch.content or ""
+    try:
+        return old.with_body(body).encode()
+    except UnicodeEncodeError as error:
+        raise InputRefused(f"the change holds a character that is no text ({error.reason}); remove it.") from error

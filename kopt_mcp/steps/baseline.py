@@ -1,0 +1,241 @@
+"""Iteration 0: the problem is sound, the kernel is right, and this is how fast it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kopt_mcp import config as configuration
+from kopt_mcp import metrics
+from kopt_mcp.config import Config
+from kopt_mcp.errors import InputRefused, ProblemInvalid
+from kopt_mcp.evaluator.client import Watch
+from kopt_mcp.evaluator.records import Evaluation, Mutant, ProblemInfo, WorkloadInfo
+from kopt_mcp.events import BaselineData, Measurement
+from kopt_mcp.models import Device, Metric
+from kopt_mcp.phases import Experiment, legal
+from kopt_mcp.platforms.interface import with_ceilings
+from kopt_mcp.results import BaselineResult
+from kopt_mcp.source import normal_form
+from kopt_mcp.stats import least_gain
+from kopt_mcp.steps.call import Subject, Tools, evaluate, lines, rounded, torch_name, workloads
+from kopt_mcp.workspace import Candidates, decode
+
+DERIVED = 0.7
+"""Share of the measured roof that is aimed at where no target is given."""
+NOISY = 0.05
+HOST_LANGUAGES = (".c", ".cc", ".cpp")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A configuration that has been found to be usable, before anything ran on the device."""
+
+    config: Config
+    kernel: str
+    data: bytes
+    normal: str | None
+    test: Path
+    problem_files: dict[str, str]
+    problem: ProblemInfo
+    device: Device
+    metric: Metric
+    notes: tuple[str, ...]
+
+
+def plan(tools: Tools, arguments: Mapping[str, Any]) -> Plan:
+    """Read and check everything that can be checked without the device.
+
+    Raises:
+        InputRefused, ProblemInvalid: what is wrong, and what to do about it.
+    """
+    space = tools.workspace
+    config = configuration.load(space.root, arguments)
+    kernel, data = space.kernel(config.kernel_path)
+    shown = space.relative(kernel)
+    normal = normal_form(decode(data, shown).body, shown)
+    test = space.test(config.test_path, kernel)
+    files = space.problem_files(test, kernel)
+    device, problem, notes = _place(tools, config, kernel, test, files[space.relative(test)])
+    infos = metrics.chosen(problem, config.workloads)
+    metric = config.target_metric or metrics.default_metric(problem)
+    metrics.check_countable(metric, infos)
+    return Plan(config, shown, data, normal, test, files, problem, device, metric, notes)
+
+
+def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> BaselineData:
+    """Measure the device, try the problem on wrong kernels, verify the kernel, and time it against itself.
+
+    Raises:
+        ProblemInvalid: the problem would accept a wrong kernel.
+        InputRefused: the kernel fails its own problem, or no target can be derived.
+    """
+    config, space = planned.config, tools.workspace
+    sha256 = candidates.store(planned.data)
+    infos = metrics.chosen(planned.problem, config.workloads)
+    with tools.locks.device(planned.device.uuid, planned.device.name, watch):
+        begun = tools.clock()
+        watch.progress(0.05, "measuring what the device can reach")
+        device = with_ceilings(planned.device, tools.evaluator.ceilings(torch_name(planned.device), watch))
+        problem_sha256 = planned.problem_files[space.relative(planned.test)]
+        subject = Subject(planned.test, problem_sha256, device, config.workloads, tuple(infos))
+        watch.progress(0.2, "trying wrong kernels on the problem")
+        mutants = tools.evaluator.check_problem(planned.test, problem_sha256, torch_name(device), watch)
+        weak = _weaknesses(mutants, config.accept_weaknesses)
+        watch.progress(0.4, "verifying the kernel")
+        path = candidates.path(sha256)
+        _must_pass(evaluate(tools.evaluator, subject, subject.job("verify", path, sha256), watch), planned.kernel)
+        watch.progress(0.6, "timing the kernel against itself")
+        twice = subject.job("benchmark", path, sha256, (path, sha256))
+        evaluation = evaluate(tools.evaluator, subject, twice, watch)
+        held = (begun, tools.clock())
+    measured = _timed(evaluation, planned, infos)
+    roof = metrics.roof(planned.metric, planned.problem, infos, device)
+    target, source = _target(config, planned.metric, roof)
+    return BaselineData(
+        kernel=planned.kernel,
+        test=space.relative(planned.test),
+        sha256=sha256,
+        normal=planned.normal,
+        problem_files=planned.problem_files,
+        problem_review="reviewed"
+        if all(space.reviewed(space.root / p) for p in planned.problem_files)
+        else "unreviewed",
+        problem=planned.problem,
+        workloads=config.workloads,
+        device=device,
+        target_metric=planned.metric,
+        target_value=target,
+        target_source=source,
+        roof=roof,
+        max_iterations=config.max_iterations,
+        floor=metrics.noise_floor(evaluation),
+        measurement=measured,
+        mutants=sum(m.caught for m in mutants),
+        weaknesses=weak,
+        evaluation=evaluation,
+        held=held,
+    )
+
+
+def answer(state: Experiment, extra: tuple[str, ...]) -> BaselineResult:
+    """What the agent is told."""
+    setup = state.setup
+    start = setup.measurement.value
+    notes = [*extra, *setup.evaluation.notes]
+    if metrics.reached(setup.target_metric, start, setup.target_value):
+        notes.append("the baseline meets the target already; call baseline with a higher one, or decide(stop=true).")
+    if setup.floor > NOISY:
+        notes.append(
+            f"timing is noisy: gains under {200 * setup.floor:.0f} % cannot be told from chance; quiet the machine."
+        )
+    return BaselineResult(
+        experiment=state.id,
+        phase=state.phase,
+        next=tuple(legal(state.phase)),
+        notes=tuple(n[:300] for n in notes[:6]),
+        kernel=setup.kernel,
+        test=setup.test,
+        device=setup.device.name,
+        arch=setup.device.arch,
+        metric=setup.target_metric,
+        baseline=rounded(start) or 0.0,
+        target=rounded(setup.target_value) or 0.0,
+        target_source=setup.target_source,
+        gap_pct=rounded(100 * metrics.gap(setup.target_metric, start, setup.target_value) / setup.target_value) or 0.0,
+        roof=rounded(setup.roof),
+        noise_pct=rounded(100 * setup.floor) or 0.0,
+        least_gain_pct=rounded(100 * least_gain(setup.floor)) or 0.0,
+        max_iterations=setup.max_iterations,
+        problem=setup.problem_review,
+        mutants_caught=setup.mutants,
+        weaknesses=setup.weaknesses[:10],
+        workloads=tuple(
+            line.model_copy(update={"gain_pct": None})
+            for line in lines(setup.target_metric, workloads(setup), setup.evaluation.workloads)
+        ),
+    )
+
+
+def _place(
+    tools: Tools, config: Config, kernel: Path, test: Path, sha256: str
+) -> tuple[Device, ProblemInfo, tuple[str, ...]]:
+    """The device to run on, and the problem as it is declared for it."""
+    devices = tools.detect()
+    first = _device(devices, config.gpu, kernel)
+    try:
+        return _with_versions(tools, first), tools.evaluator.describe(test, sha256, torch_name(first)), ()
+    except ProblemInvalid:
+        host = next((d for d in devices if d.platform == "cpu"), None)
+        if config.gpu != "auto" or first.platform == "cpu" or host is None:
+            raise
+        try:
+            problem = tools.evaluator.describe(test, sha256, "cpu")
+        except ProblemInvalid:
+            problem = None
+        if problem is None:
+            raise
+        note = f"the problem has workloads for the CPU only; running there, not on {first.name}."
+        return _with_versions(tools, host), problem, (note,)
+
+
+def _with_versions(tools: Tools, device: Device) -> Device:
+    seen = tools.evaluator.torch_device(torch_name(device))
+    return device.model_copy(update={"versions": {**device.versions, **seen.versions}})
+
+
+def _device(devices: list[Device], gpu: str, kernel: Path) -> Device:
+    if gpu == "auto" and kernel.suffix in HOST_LANGUAGES:
+        gpu = "cpu"
+    fitting = [d for d in devices if gpu in ("auto", d.platform)]
+    if not fitting:
+        names = ", ".join(f"{d.name} ({d.platform})" for d in devices) or "no device at all"
+        raise InputRefused(f"gpu is {gpu!r}, but this machine shows {names}; set gpu to one of these, or to auto.")
+    return next((d for d in fitting if d.platform != "cpu"), fitting[0])
+
+
+def _weaknesses(mutants: list[Mutant], accepted: tuple[str, ...]) -> tuple[str, ...]:
+    alive = [m for m in mutants if not m.caught]
+    for mutant in alive:
+        if mutant.name not in accepted:
+            raise ProblemInvalid(
+                f"the problem accepts a wrong kernel ({mutant.name}): {mutant.why}; no result on it would mean "
+                f"anything; strengthen the test, or have it listed under accept_weaknesses in {configuration.FILE}."
+            )
+    return tuple(m.name for m in alive)
+
+
+def _must_pass(evaluation: Evaluation, kernel: str) -> None:
+    if evaluation.status != "PASSED":
+        raise InputRefused(
+            f"{kernel} fails its own problem ({evaluation.status}): {evaluation.detail}; there is nothing right to "
+            "start from; make the kernel right first, then call baseline again."
+        )
+
+
+def _timed(evaluation: Evaluation, planned: Plan, infos: list[WorkloadInfo]) -> Measurement:
+    if evaluation.status != "INCONCLUSIVE":
+        _must_pass(evaluation, planned.kernel)
+    measured = metrics.measurement(planned.metric, infos, evaluation)
+    if measured is None or evaluation.ratio is None:
+        raise InputRefused(
+            f"{planned.kernel} could not be timed ({evaluation.status}): {evaluation.detail}; without a time there is "
+            "no baseline; quiet the machine or change the workloads, then call baseline again."
+        )
+    return measured
+
+
+def _target(config: Config, metric: Metric, roof: float | None) -> tuple[float, str]:
+    if config.target_value is not None:
+        return float(config.target_value), "given"
+    share = config.target_pct_of_peak or DERIVED
+    if roof is None:
+        raise InputRefused(
+            f"no target_value is given, and this device's roof for {metric} was not measured; there is nothing to "
+            "derive a target from; give target_metric and target_value."
+        )
+    target = roof / share if metric == "latency_us" else roof * share
+    why = f"{100 * share:g}% of peak, the measured roof"
+    return target, why if config.target_pct_of_peak else f"derived: {why}"

@@ -1,0 +1,142 @@
+"""All that an agent needs to go on, read from the journals; nothing is changed."""
+
+from __future__ import annotations
+
+from kopt_mcp import optlog
+from kopt_mcp.errors import JournalCorrupt
+from kopt_mcp.events import Event
+from kopt_mcp.experiments import Experiments
+from kopt_mcp.guards import short
+from kopt_mcp.models import Tool
+from kopt_mcp.phases import Experiment, legal
+from kopt_mcp.results import ExperimentLine, LogResult
+from kopt_mcp.steps.call import rounded
+from kopt_mcp.steps.decide import best_iteration
+from kopt_mcp.steps.diagnose import left
+from kopt_mcp.workspace import Workspace
+
+SHOWN = 20
+START: tuple[Tool, ...] = ("detect_gpu", "baseline")
+
+
+def overview(experiments: Experiments, query: str | None) -> LogResult:
+    """Every experiment in a line, or the iterations that a query finds."""
+    states, damaged = [], []
+    for name in experiments.names():
+        try:
+            state = experiments.replay(name)
+        except JournalCorrupt:
+            damaged.append(name)
+            continue
+        if state is not None:
+            states.append(state)
+    matches = tuple(row for state in states for row in _matching(state, query)) if query else ()
+    newest = sorted(states, key=lambda s: s.phase == "done")
+    return LogResult(
+        experiments=() if query else tuple(_line(state) for state in newest[:SHOWN]),
+        damaged=tuple(damaged[:SHOWN]),
+        matches=matches[:SHOWN],
+        next=START,
+    )
+
+
+def one(state: Experiment, events: list[Event], workspace: Workspace, query: str | None) -> LogResult:
+    """One experiment in full."""
+    setup, found = state.setup, state.diagnosis
+    current = found is not None and found.sha256 == state.current and state.phase != "done"
+    return LogResult(
+        experiment=state.id,
+        phase=state.phase,
+        next=tuple(legal(state.phase)),
+        kernel=setup.kernel,
+        test=setup.test,
+        device=setup.device.name,
+        metric=setup.target_metric,
+        baseline=rounded(setup.measurement.value),
+        best=rounded(state.measured[state.best].value),
+        best_iteration=best_iteration(state),
+        target=rounded(setup.target_value),
+        iterations_left=max(0, setup.max_iterations - len(state.iterations)),
+        on_disk=_on_disk(state, workspace),
+        pending=_pending(state),
+        diagnosis=found.diagnosis.summary if found is not None and current else "",
+        ideas=tuple(f"{i.tier}/{i.id}: {i.text[:100]}" for i in left(found.diagnosis.ideas, state)[:8])
+        if found is not None and current
+        else (),
+        tried=tuple(_tried(state)),
+        read=tuple(found.diagnosis.read) if found is not None and current else (),
+        table=_table(state),
+        refusals=tuple(_refusals(events)),
+        matches=tuple(_matching(state, query)[:SHOWN]) if query else (),
+    )
+
+
+def _line(state: Experiment) -> ExperimentLine:
+    setup = state.setup
+    return ExperimentLine(
+        experiment=state.id,
+        kernel=setup.kernel,
+        device=setup.device.name,
+        phase=state.phase,
+        metric=setup.target_metric,
+        baseline=rounded(setup.measurement.value) or 0.0,
+        best=rounded(state.measured[state.best].value) or 0.0,
+        target=rounded(setup.target_value) or 0.0,
+        iterations=len(state.iterations),
+        ended=state.ended,
+    )
+
+
+def _table(state: Experiment) -> str:
+    lines = optlog.table(state).split("\n")
+    if len(lines) > SHOWN + 3:
+        lines = [
+            *lines[:3],
+            f"| ... | {len(lines) - 3 - SHOWN} more in experiments/README.md | | | | | |",
+            *lines[-SHOWN:],
+        ]
+    return "\n".join([*lines, *([optlog.final(state)] if state.ended else [])])
+
+
+def _pending(state: Experiment) -> str:
+    iteration = state.open_iteration
+    if iteration is None:
+        return ""
+    return f"iteration {iteration.patch.iteration} ({iteration.patch.hypothesis!r}) is {state.phase}"
+
+
+def _on_disk(state: Experiment, workspace: Workspace) -> str:
+    kernel = state.setup.kernel
+    now = workspace.hash(kernel)
+    if now == state.current:
+        return f"{kernel} is version {short(now)}, as it should be"
+    what = f"version {short(now)}" if now else "missing"
+    if now in state.hashes or now is None:
+        return f"{kernel} is {what}, the next step restores {short(state.current)}"
+    return f"{kernel} is {what}, edited outside the loop; expected {short(state.current)}"
+
+
+def _tried(state: Experiment) -> list[str]:
+    failed = [i for i in state.iterations if i.decision is not None and i.decision.reverted]
+    return [f"T{i.patch.tier} {i.patch.idea or i.patch.hypothesis[:80]}: {optlog.status(i)}" for i in failed[-SHOWN:]]
+
+
+def _refusals(events: list[Event]) -> list[str]:
+    recent: list[str] = []
+    for event in reversed(events):
+        if event.outcome == "ok" or len(recent) == 3:
+            break
+        recent.append(f"{event.tool} {event.outcome}: {str(event.data.get('text', ''))[:200]}")
+    return recent[::-1]
+
+
+def _matching(state: Experiment, query: str) -> list[str]:
+    words = query.lower().split()
+    rows = []
+    for i in state.iterations:
+        reason = i.decision.reason if i.decision else ""
+        row = f"{state.id} #{i.patch.iteration} T{i.patch.tier} {i.patch.hypothesis}: {optlog.status(i)}; {reason}"
+        searched = f"{row} {i.patch.idea or ''} {state.setup.kernel} {state.setup.device.name}".lower()
+        if all(word in searched for word in words):
+            rows.append(row[:240])
+    return rows

@@ -1,0 +1,94 @@
+"""Where the time goes, as well as this machine lets anybody see it."""
+
+from __future__ import annotations
+
+from kopt_mcp.errors import InputRefused
+from kopt_mcp.evaluator.records import Timing, WorkloadInfo
+from kopt_mcp.events import ProfileData
+from kopt_mcp.models import Profile
+from kopt_mcp.phases import Experiment, legal
+from kopt_mcp.results import ProfileResult
+from kopt_mcp.steps.call import Call, rounded, workloads
+
+DEPTHS = ("quick", "full")
+SHOWN = 40
+
+
+def act(call: Call, workload: str | None, depth: str) -> ProfileData:
+    """Profile the kernel as it stands.
+
+    Raises:
+        InputRefused: no such workload or depth.
+        ToolUnavailable, EvaluatorFailed, DeviceBusy, Cancelled: there is no profile.
+    """
+    if depth not in DEPTHS:
+        raise InputRefused(
+            f"depth is {depth!r}; expected one of {', '.join(DEPTHS)}; quick is enough for a first look."
+        )
+    state = call.state
+    info = _workload(state, workload)
+    timing = last_timing(state, state.current, info.name)
+    if call.tools.profile is None:
+        return ProfileData(sha256=state.current, profile=from_timing(info.name, timing, "no profiler is configured"))
+    device = call.device()
+    path = call.candidates.path(state.current)
+    call.candidates.load(state.current)
+    with call.tools.locks.device(device.uuid, device.name, call.watch):
+        profile = call.tools.profile(
+            device=device,
+            job=call.subject(device).job("benchmark", path, state.current),
+            workload=info,
+            timing=timing,
+            depth=depth,
+            artifacts=path.parent.parent / "profiles",
+            watch=call.watch,
+        )
+    return ProfileData(sha256=state.current, profile=profile)
+
+
+def answer(state: Experiment, data: ProfileData) -> ProfileResult:
+    """What the agent is told."""
+    profile = data.profile
+    measured = {name: rounded(value) for name, value in profile.metrics.items() if value is not None}
+    return ProfileResult(
+        experiment=state.id,
+        phase=state.phase,
+        next=tuple(legal(state.phase)),
+        rung=profile.rung,
+        why=profile.why,
+        workload=profile.workload,
+        metrics=dict(list(measured.items())[:SHOWN]),
+        facts=profile.facts,
+        kernels=tuple(f"{k.share_pct:.0f}% {k.name[:80]} x{k.calls} ({k.owner})" for k in profile.kernels[:8]),
+        artifacts=tuple(profile.artifacts[:5]),
+    )
+
+
+def from_timing(workload: str, timing: Timing | None, why: str) -> Profile:
+    """The lowest rung: nothing but how long the kernel took."""
+    duration = timing.latency_us if timing else None
+    return Profile(
+        rung="timing",
+        why=why,
+        workload=workload,
+        kernels=[],
+        metrics={"duration_us": duration, "launch_us": None},
+        facts={"method": timing.method, "cache": timing.cache} if timing else {},
+    )
+
+
+def last_timing(state: Experiment, sha256: str, workload: str) -> Timing | None:
+    """How long a workload took when a version of the kernel was benchmarked."""
+    measured = state.measured.get(sha256)
+    return measured.timings.get(workload) if measured else None
+
+
+def _workload(state: Experiment, name: str | None) -> WorkloadInfo:
+    timed = [w for w in workloads(state.setup) if w.timed]
+    if name is None:
+        return max(timed, key=lambda w: w.bytes + w.flops)
+    for info in timed:
+        if info.name == name:
+            return info
+    known = ", ".join(w.name for w in timed)
+    raise InputRefused(f"workload {name!r} is not a timed one of this experiment; it has {known}; choose of them.")
