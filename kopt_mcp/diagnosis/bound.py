@@ -134,12 +134,19 @@ def _busier(signals: Signals) -> Verdict | None:
     if not known or max(unit[1] for unit in known) < limits.BUSY.value:
         return None
     rows = tuple(evidence(*unit, limits.BUSY) for unit in known)
-    if memory and compute and abs(memory[1] - compute[1]) < limits.MARGIN.value:
-        why = f"{memory[0]} ({memory[1]:.0f} %) and {compute[0]} ({compute[1]:.0f} %) are about equally busy"
-        return Verdict("balanced", why, rows)
-    busiest = max(known, key=lambda unit: unit[1])
+    equal = memory is not None and compute is not None and abs(memory[1] - compute[1]) < limits.MARGIN.value
+    if equal and not _feeds_arithmetic(signals):
+        shown = " and ".join(f"{name} ({pct:.0f} %)" for name, pct in known)
+        return Verdict("balanced", f"{shown} are about equally busy", rows)
+    busiest = compute if equal and compute else max(known, key=lambda unit: unit[1])
     bound: Bound = "memory" if busiest is memory else "compute"
-    return Verdict(bound, f"{busiest[0]} is the busiest unit at {busiest[1]:.0f} %", rows)
+    return Verdict(bound, f"{busiest[0]} leads with {busiest[1]:.0f} % of its peak", rows)
+
+
+def _feeds_arithmetic(signals: Signals) -> bool:
+    """Busy caches under a problem that is all arithmetic carry its operands: they are no limit of their own."""
+    on_chip = signals.memory is not None and signals.memory[0] in ("l1_pct", "l2_pct")
+    return on_chip and signals.roof.side == "compute"
 
 
 def _wasteful(signals: Signals) -> Verdict | None:
@@ -211,7 +218,7 @@ def _far_below(signals: Signals, documented: str | None, pct: float, rows: tuple
     if is_small_grid(signals):
         return Verdict("latency", f"{reached}, and its grid does not fill the device", rows)
     if bound := BOUNDS.get(documented or ""):
-        return Verdict(bound, f"{reached}; {bound}-bound by the problem's own word, counters would tell", rows)
+        return Verdict(bound, f"{reached}; {bound}-bound by the problem's own word", rows)
     return Verdict("latency", f"{reached}, with nothing to tell why", rows)
 
 

@@ -23,7 +23,14 @@ COMPUTE_ROOF_TIERS = (3, 5)
 
 # Which findings change the order for which bound: those that name a cause of it.
 LEADS: dict[str, tuple[str, ...]] = {
-    "memory": ("compiler-problem", "spills", "redundant-traffic", "uncoalesced", "narrow-access"),
+    "memory": (
+        "compiler-problem",
+        "spills",
+        "unused-tensor-cores",
+        "redundant-traffic",
+        "uncoalesced",
+        "narrow-access",
+    ),
     "compute": ("compiler-problem", "spills", "unused-tensor-cores", "fp64", "special-functions", "bank-conflicts"),
     "latency": (
         "compiler-problem",
@@ -128,7 +135,8 @@ def _summary(signals: Signals, verdict: Verdict, findings: Sequence[Finding]) ->
     sentences = [f"{verdict.bound}: {verdict.why}."]
     headroom = _headroom(signals)
     if signals.roof.limit and verdict.bound != "unclear" and headroom and not _stop(signals):
-        sentences.append(f"At the {signals.roof.limit.what} it would be {headroom:.0f} % faster.")
+        gain = f"{1 + headroom / 100:.1f} times as fast" if headroom >= 100 else f"{headroom:.0f} % faster"
+        sentences.append(f"At the {signals.roof.limit.what} it would be {gain}.")
     if findings:
         sentences.append("Seen besides: " + ", ".join(finding.name for finding in findings[:5]) + ".")
     if signals.device.throttle:
