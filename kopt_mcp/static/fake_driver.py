@@ -1,0 +1,295 @@
+"""Stands for a GPU's Triton driver: specialise, tune and compile as there, write a launch down instead of running it.
+
+Standard library, torch and triton only; the worker loads it by path, since this package may be absent from the user's
+interpreter. Hooks into Triton 3.2 to 3.9 (`CompiledKernel._init_handles`, `Autotuner.run`, `Autotuner._bench`,
+`triton.compiler.compile`) and says so when one is not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+
+class UnsupportedTriton(Exception):
+    """This Triton lacks what the capture hooks into."""
+
+
+class Report(Protocol):
+    """Where events go."""
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one event."""
+
+
+class Capture:
+    """The fake driver's memory: which launches were seen, and what the autotuner is doing."""
+
+    def __init__(self, job: dict[str, Any], report: Report) -> None:
+        self.folder = Path(job["folder"])
+        self.limits: dict[str, int] = job["limits"]
+        self.warp_size: int = job["target"]["warp_size"]
+        self.all_configs: bool = job["all_configs"]
+        self.report = report
+        self.seen: set[tuple[str, tuple[int, ...]]] = set()
+        self.tuner: Any = None
+        self.trial: Any = None
+        self.fitting: Any = None
+
+    # Launches ---------------------------------------------------------------------------------------------------------
+
+    def prepare(self, kernel: Any) -> None:
+        """Take the place of `CompiledKernel._init_handles`: nothing is loaded, a launch is recorded."""
+        if not hasattr(kernel, "n_regs"):
+            registers, stack = resources(kernel)
+            kernel.n_regs, kernel.n_spills, kernel.n_max_threads = registers, (stack or 0) // 4, 1024
+            kernel.stack_bytes = stack
+        launch = functools.partial(self.launch, kernel)
+        attribute = "_run" if isinstance(vars(type(kernel)).get("run"), property) else "run"
+        setattr(kernel, attribute, launch)
+
+    def launch(self, kernel: Any, grid_x: int, grid_y: int, grid_z: int, *_: Any) -> None:
+        """Write one launch down, unless it only repeats one; a trial of the autotuner only on request."""
+        if self.trial is None or self.all_configs:
+            self._record(kernel, (int(grid_x), int(grid_y), int(grid_z)))
+        if self.trial is not None:
+            self._refuse_what_does_not_fit(kernel.metadata)
+
+    def _record(self, kernel: Any, grid: tuple[int, ...]) -> None:
+        if (kernel.hash, grid) not in self.seen:
+            self.seen.add((kernel.hash, grid))
+            self._write(kernel, grid)
+
+    def _refuse_what_does_not_fit(self, metadata: Any) -> None:
+        from triton.runtime.errors import OutOfResources
+
+        wanted = {
+            "shared memory": (metadata.shared, self.limits["shared_bytes"]),
+            "tensor memory": (getattr(metadata, "tmem_size", 0) or 0, self.limits["tensor_columns"]),
+            "threads": (metadata.num_warps * self.warp_size, self.limits["threads"]),
+        }
+        for name, (needed, limit) in wanted.items():
+            if needed > limit:
+                raise OutOfResources(needed, limit, name)
+
+    def _write(self, kernel: Any, grid: tuple[int, ...]) -> None:
+        stem = f"{len(self.seen):03}"
+        self._keep_artifacts(kernel, stem)
+        metadata = kernel.metadata
+        self.report.write(
+            "launch",
+            name=kernel.name,
+            grid=grid,
+            num_warps=metadata.num_warps,
+            num_ctas=getattr(metadata, "num_ctas", 1),
+            shared_bytes=metadata.shared,
+            tensor_columns=getattr(metadata, "tmem_size", 0) or 0,
+            registers=kernel.n_regs,
+            stack_bytes=kernel.stack_bytes,
+            constants=constants(kernel.src),
+            artifact=stem,
+            tuned=self._tuned(),
+        )
+
+    def _keep_artifacts(self, kernel: Any, stem: str) -> None:
+        for kind in {"ptx", "amdgcn"} & set(kernel.asm):
+            (self.folder / f"{stem}.{kind}").write_text(kernel.asm[kind])
+        if sass := "cubin" in kernel.asm and _dump(kernel.asm["cubin"], "-sass"):
+            (self.folder / f"{stem}.sass").write_text(sass)
+
+    # Autotuning -------------------------------------------------------------------------------------------------------
+
+    def _tuned(self) -> dict[str, Any] | None:
+        if self.tuner is None or len(self.tuner.configs) < 2:
+            return None
+        config = self.trial or self.tuner.best_config
+        number = next((i for i, one in enumerate(self.tuner.configs, 1) if one is config), None)
+        return {"config": config_text(config), "number": number, "of": len(self.tuner.configs)}
+
+    @contextlib.contextmanager
+    def tuning(self, tuner: Any) -> Iterator[None]:
+        """While an `Autotuner.run` lasts."""
+        self.tuner, self.fitting = tuner, None
+        try:
+            yield
+        finally:
+            self.tuner = None
+
+    def measure(self, config: Any, kernel_call: Callable[[], object]) -> list[float]:
+        """Take the place of the benchmark: the first config that fits wins; later ones are compiled if asked for."""
+        never = [float("inf")] * 3
+        if self.fitting is not None and not self.all_configs:
+            return never
+        self.trial = config
+        try:
+            kernel_call()
+        finally:
+            self.trial = None
+        if self.fitting is not None:
+            return never
+        self.fitting = config
+        return [0.0] * 3
+
+
+def config_text(config: Any) -> str:
+    """`BLOCK=1024, num_warps=4, num_stages=3`: what was set, without the defaults."""
+    return ", ".join(f"{name}={value}" for name, value in config.all_kwargs().items() if value is not None)
+
+
+def constants(source: Any) -> dict[str, str]:
+    """The values a launch was specialised on, by argument name (a path of indices in newer Tritons, else the name)."""
+    names = getattr(getattr(source, "fn", None), "arg_names", [])
+    found: dict[str, str] = {}
+    for key, value in getattr(source, "constants", {}).items():
+        name = names[key[0]] if isinstance(key, tuple) else key
+        found[str(name)] = str(value)
+    return found
+
+
+def resources(kernel: Any) -> tuple[int | None, int | None]:
+    """Vector registers and stack bytes of one thread, from the compiled code; None where there is no tool to read it.
+
+    The driver's `n_spills` is the stack in 4-byte words, on NVIDIA and on AMD.
+    """
+    if "cubin" in kernel.asm:
+        text, patterns = _dump(kernel.asm["cubin"], "-res-usage"), (r"\bREG:(\d+)", r"\bSTACK:(\d+)")
+    else:
+        text, patterns = kernel.asm["amdgcn"], (r"\.vgpr_count:\s*(\d+)", r"\.private_segment_fixed_size:\s*(\d+)")
+    registers, stack = (re.search(pattern, text) for pattern in patterns)
+    return registers and int(registers[1]), stack and int(stack[1])
+
+
+def _dump(cubin: bytes, option: str) -> str:
+    tool = cuobjdump()
+    if tool is None:
+        return ""
+    path = Path(os.environ["TMPDIR"], "kernel.cubin")
+    path.write_bytes(cubin)
+    return subprocess.run([tool, option, str(path)], capture_output=True, text=True, check=False).stdout
+
+
+def cuobjdump() -> str | None:
+    """The one that Triton ships, else the toolkit's."""
+    import triton
+
+    shipped = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    return str(shipped) if shipped.exists() else shutil.which("cuobjdump")
+
+
+class FakeDriver:
+    """What Triton and kernels ask a driver about the device."""
+
+    def __init__(self, target: Any, properties: dict[str, Any], capture: Capture) -> None:
+        self.target = target
+        self.properties = properties
+        self.capture = capture
+        self.utils = self
+
+    def get_device_properties(self, device: int) -> dict[str, Any]:
+        """Of `driver.active.utils`: kernels size their grid by it."""
+        return self.properties
+
+    def get_current_target(self) -> Any:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def set_current_device(self, device: int) -> None: ...
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+    def get_device_capability(self, device: int = 0) -> tuple[int, ...]:
+        return tuple(self.properties["capability"])
+
+    def get_active_torch_device(self) -> Any:
+        import torch
+
+        return torch.device("cuda", 0)
+
+    def get_device_interface(self) -> ModuleType:
+        import torch
+
+        return torch.cuda
+
+    def get_benchmarker(self) -> Callable[..., list[float]]:
+        return lambda kernel_call, **kwargs: self.capture.measure(None, kernel_call)
+
+    def get_empty_cache_for_benchmark(self) -> Any:
+        import torch
+
+        return torch.empty(1)
+
+    def clear_cache(self, cache: object) -> None: ...
+
+
+def install(job: dict[str, Any], capture: Capture) -> None:
+    """Make Triton compile for the job's target and hand every launch to `capture`.
+
+    Raises:
+        UnsupportedTriton: a hook is not there, or Triton has no back end for the target.
+    """
+    import triton
+    from triton.backends import backends
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    target, device = GPUTarget(**job["target"]), job["device"]
+    if not any(backend.compiler.supports_target(target) for backend in backends.values()):
+        raise UnsupportedTriton(f"triton {triton.__version__} has no back end for {target.backend}:{target.arch}")
+    properties = {
+        "max_shared_mem": capture.limits["shared_bytes"],
+        "max_num_regs": device["regs_per_multiprocessor"],
+        "multiprocessor_count": device["multi_processor_count"],
+        "warpSize": target.warp_size,
+        "arch": target.arch,
+        "capability": device["capability"],
+    }
+    driver.set_active(FakeDriver(target, properties, capture))
+    hook_triton(capture)
+
+
+def hook_triton(capture: Capture) -> None:
+    """Replace loading and benchmarking, and announce every compile.
+
+    Raises:
+        UnsupportedTriton: a hook is not there.
+    """
+    import triton.compiler
+    from triton.compiler import CompiledKernel
+    from triton.runtime.autotuner import Autotuner
+
+    for owner, name in ((CompiledKernel, "_init_handles"), (Autotuner, "_bench"), (Autotuner, "run")):
+        if not hasattr(owner, name):
+            raise UnsupportedTriton(f"triton {triton.__version__} has no {owner.__name__}.{name}")
+    CompiledKernel._init_handles = lambda kernel: capture.prepare(kernel)
+    compile_kernel, run, bench = triton.compiler.compile, Autotuner.run, Autotuner._bench
+
+    def announced_compile(src: Any, *args: Any, **kwargs: Any) -> Any:
+        options = kwargs.get("options") or {}
+        name = getattr(getattr(src, "fn", None), "__name__", "kernel")
+        capture.report.write("compile", name=name, num_warps=options.get("num_warps"), constants=constants(src))
+        compiled = compile_kernel(src, *args, **kwargs)
+        capture.report.write("compiled")
+        return compiled
+
+    def tuned_run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        with capture.tuning(tuner):
+            return run(tuner, *args, **kwargs)
+
+    def compiling_bench(tuner: Any, *args: Any, config: Any, **meta: Any) -> Any:
+        # On the instance, where it hides a method, a cached property and a user's own benchmark alike.
+        tuner.__dict__["do_bench"] = lambda kernel_call, **kwargs: capture.measure(config, kernel_call)
+        return bench(tuner, *args, config=config, **meta)
+
+    triton.compiler.compile = announced_compile
+    Autotuner.run, Autotuner._bench = tuned_run, compiling_bench

@@ -1,0 +1,83 @@
+"""What the vendors' compilers have in common: the job they get, how they are found, and what their failures mean."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kopt_mcp.errors import InputRefused, ToolUnavailable
+from kopt_mcp.static.arch import Arch
+from kopt_mcp.static.process import Finished, run
+
+NO_BLOCK = "the file has no launch bounds: pass block_threads to get the occupancy"
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """A CUDA C++ or HIP file to compile into `folder`."""
+
+    source: Path
+    arch: Arch
+    target: str
+    folder: Path
+    timeout_s: float
+    block_threads: int | None = None
+    """Threads of a block, where the file has no launch bounds."""
+    include_dirs: tuple[Path, ...] = ()
+    python: str = ""
+    """The user's interpreter; Triton ships a disassembler into it."""
+
+    def run(self, compiler: str, *options: str) -> Finished | None:
+        """Compile; None when it ran out of time.
+
+        Raises:
+            InputRefused: the file does not compile.
+            ToolUnavailable: the compiler does not know the target.
+        """
+        includes = [f"-I{path}" for path in self.include_dirs]
+        command = [compiler, *options, *includes, str(self.source)]
+        finished = run(command, folder=self.folder, timeout_s=self.timeout_s)
+        if finished.code is None:
+            return None
+        if finished.code != 0:
+            raise _refusal(finished, self.source, Path(compiler).name)
+        return finished
+
+
+def _refusal(finished: Finished, source: Path, compiler: str) -> InputRefused | ToolUnavailable:
+    lines = [line.strip() for line in (finished.stderr + finished.stdout).splitlines() if line.strip()]
+    last = lines[-1] if lines else f"status {finished.code}"
+    error = next((line for line in lines if re.search(r"\berror\b|\bfatal\b", line)), last)
+    if re.search(r"unsupported gpu architecture|invalid target id|unsupported hip gpu", error, re.IGNORECASE):
+        return ToolUnavailable(f"this {compiler} does not know the target ({error}). Install a toolkit that does.")
+    return InputRefused(f"{compiler} refuses {source.name}: {error}. Correct the file or pass include_dirs.")
+
+
+def find_program(name: str, homes: Sequence[str], remedy: str) -> str:
+    """A compiler on PATH, else in `bin` of a folder that is named by one of the variables `homes` or is one of them.
+
+    Raises:
+        ToolUnavailable: it is nowhere.
+    """
+    if found := shutil.which(name):
+        return found
+    for home in homes:
+        folder = home if home.startswith("/") else os.environ.get(home, "")
+        if folder and (path := Path(folder, "bin", name)).exists():
+            return str(path)
+    raise ToolUnavailable(f"{name} is not on PATH. To compile this file, {remedy}.")
+
+
+def plain_name(symbol: str) -> str:
+    """A function's own name out of a mangled one (Itanium C++ ABI, 5.1): the last of its nested names."""
+    if not symbol.startswith("_Z"):
+        return symbol
+    rest, name = re.sub(r"^_ZN?K?", "", symbol), ""
+    while match := re.match(r"L?(\d+)", rest):
+        end = match.end() + int(match[1])
+        name, rest = rest[match.end() : end], rest[end:]
+    return name or symbol
