@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kopt_mcp.errors import WorkspaceFailed
@@ -63,6 +63,15 @@ class Disk:
             self._mkdir(path)
             self._sync_folder(path.parent)
 
+    def remove_folder(self, path: Path) -> None:
+        """Take a folder and all in it away; what cannot be removed stays."""
+        for inner in sorted(path.iterdir()) if path.is_dir() and not path.is_symlink() else ():
+            if inner.is_dir() and not inner.is_symlink():
+                self.remove_folder(inner)
+            else:
+                self._remove(inner)
+        self._remove(path)
+
     @contextmanager
     def _open(self, path: Path, flags: int) -> Iterator[int]:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -90,6 +99,10 @@ class Disk:
 
     def _mkdir(self, path: Path) -> None:
         path.mkdir(exist_ok=True)
+
+    def _remove(self, path: Path) -> None:
+        with suppress(OSError):
+            path.rmdir() if path.is_dir() else path.unlink()
 
     def _sync_folder(self, path: Path) -> None:
         with self._open(path, os.O_RDONLY | os.O_DIRECTORY) as fd:

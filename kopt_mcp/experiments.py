@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,7 +70,7 @@ class Experiments:
                             yield name
                         finally:
                             if self._free(folder):
-                                shutil.rmtree(folder, ignore_errors=True)
+                                self._workspace.disk.remove_folder(folder)
                         return
             number += 1
 

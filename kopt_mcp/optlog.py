@@ -44,13 +44,13 @@ def section(state: Experiment) -> str:
         f"- Kernel: {_cell(setup.kernel)}",
         "- Correctness: PASS",
         f"- {unit}: {setup.measurement.value:.1f}",
-        f"- Target: {show(setup.target_value, setup.target_metric)} ({_cell(setup.target_source)})",
+        f"- Target: {show(setup.target_value, setup.target_metric)} ({_source(state)})",
         f"- Gap: {show(missing, setup.target_metric)} ({100 * missing / setup.target_value:.1f}%)",
         f"- Noise: {100 * setup.floor:.1f}%",
     ]
     title = f"## Optimization: {_cell(setup.problem.name)} on {_cell(setup.device.name)}"
-    parts = ["\n".join(first), title, table(state)]
-    parts += [f"- Iteration {i.patch.iteration}: {_cell(note)}" for i in state.iterations if (note := _note(i))]
+    notes = [f"- Iteration {i.patch.iteration}: {_cell(note)}" for i in state.iterations if (note := _note(i))]
+    parts = ["\n".join(first), title, table(state), *(["\n".join(notes)] if notes else [])]
     if state.ended:
         parts.append(final(state))
     begin, end = _markers(state.id)
@@ -69,6 +69,13 @@ def final(state: Experiment) -> str:
     else:
         met = "target met" if state.ended == "TARGET_MET" else f"target not met ({state.ended})"
     return f"Final: {show(value, setup.target_metric)}{share}, {many}, {met}."
+
+
+def _source(state: Experiment) -> str:
+    setup = state.setup
+    if not setup.roof or "peak" in setup.target_source:
+        return _cell(setup.target_source)
+    return f"{100 * closeness(state, setup.target_value):.0f}% of peak, {_cell(setup.target_source)}"
 
 
 def closeness(state: Experiment, value: float) -> float:

@@ -1,0 +1,23 @@
+"""A project with one kernel and one problem in a temporary folder, and a loop on it that needs no device."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from fakes import Project
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "kopt",
+    max_examples=int(os.environ.get("KOPT_SEQUENCES", "200")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("kopt")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path / "project")
