@@ -1,8 +1,8 @@
 // kopt: cflags = -std=c++17
 //
 // Softmax over the columns of a row-major float32 matrix: out[r][c] = exp(in[r][c] - max_r) / sum_c exp(in[r][c] - max_r).
-// One block of threads per row, three passes over it. Not run on hardware: written from the HIP documentation, and not
-// compiled by us either. It names no wavefront size, so that it fits CDNA (64 lanes) and RDNA (32).
+// One block of threads per row, three passes over it. Not run on hardware: we had no AMD card and no HIP compiler, so this
+// file has been read only. It names no wavefront size, so that it fits CDNA (64 lanes) and RDNA (32).
 
 #include <cstdint>
 #include <hip/hip_runtime.h>
