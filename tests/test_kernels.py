@@ -189,9 +189,7 @@ def examine(path: Path) -> dict[str, Any]:
         for number, (title, source) in enumerate(changes_of(path.parent, template)):
             changed = Path(folder) / f"change{number}.py"
             changed.write_text(source)
-            function = getattr(load(changed), problem.entry)
-            tried = verdicts_of(problem, function, workloads, thorough=False)
-            changes.append([title, "; ".join(f"{what}: {why}" for what, why in tried if why)])
+            changes.append([title, complaint(problem, changed, workloads)])
         return {
             "problem": ident(path),
             "folder": path.parent.name,
@@ -199,6 +197,14 @@ def examine(path: Path) -> dict[str, Any]:
             "mutants": [[m.name, "" if m.caught else m.why] for m in mutants],
             "changes": changes,
         }
+
+
+def complaint(problem: Any, kernel: Path, workloads: list[Any]) -> str:
+    try:
+        tried = verdicts_of(problem, getattr(load(kernel), problem.entry), workloads, thorough=False)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "; ".join(f"{what}: {why}" for what, why in tried if why)
 
 
 if __name__ == "__main__":
