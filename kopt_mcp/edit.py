@@ -85,16 +85,15 @@ def _hint(text: str, search: str, count: int) -> str:
 
 def _hunks(diff: str, kernel: str) -> list[tuple[int, list[str], list[str]]]:
     """(line it claims to start at, from 0; old lines; new lines) of each hunk."""
-    files = list(whatthepatch.parse_patch(_renumbered(diff)))
-    if len(files) != 1 or not files[0].changes:
-        what = "holds no hunk" if len(files) < 2 else f"is of {len(files)} files"
+    names, text = _tidied(diff)
+    if len(names) > 1 or not text:
+        what = f"is of {len(names)} files" if len(names) > 1 else "holds no hunk"
         raise InputRefused(f"the diff {what}; expected a unified diff of {kernel} alone, with @@ lines.")
-    header = files[0].header
-    named = PurePosixPath(header.old_path or kernel).name if header else PurePosixPath(kernel).name
-    if named != PurePosixPath(kernel).name:
-        raise InputRefused(f"the diff is of {named!r}; only the kernel, {kernel}, may be changed.")
+    own = PurePosixPath(kernel).name
+    if names and PurePosixPath(names[0]).name != own:
+        raise InputRefused(f"the diff is of {names[0]!r}; only the kernel, {kernel}, may be changed.")
     hunks: dict[int, tuple[int, list[str], list[str]]] = {}
-    for change in files[0].changes:
+    for change in [change for file in whatthepatch.parse_patch(text) for change in file.changes or ()]:
         _, old, new = hunks.setdefault(change.hunk, (max((change.old or change.new or 1) - 1, 0), [], []))
         if change.old is not None:
             old.append(change.line)
@@ -103,15 +102,20 @@ def _hunks(diff: str, kernel: str) -> list[tuple[int, list[str], list[str]]]:
     return list(hunks.values())
 
 
-def _renumbered(diff: str) -> str:
-    """The diff with counts that fit its hunks' bodies: models miscount, and the parser believes the header."""
+def _tidied(diff: str) -> tuple[list[str], str]:
+    """The files that a diff names, and its hunks alone, with counts that fit their bodies.
+
+    Models miscount, and the parser believes the header; and it takes what is around the hunks for other formats.
+    """
     lines = diff.replace("\r\n", "\n").rstrip("\n").split("\n")
+    names: list[str] = []
     out: list[str] = []
     at = 0
     while at < len(lines):
-        start = re.match(r"@@(?: -(\d+)(?:,\d+)? \+\d+(?:,\d+)?)? ?.*@@|@@\s*$", lines[at])
+        start = re.match(r"@@(?: -(\d{1,7})(?:,\d*)? \+\d+(?:,\d*)?)?(?: @@| \.\.\. @@|\s*$)", lines[at])
         if start is None:
-            out.append(lines[at])
+            if _names_file(lines, at):
+                names.append(lines[at][4:].split("\t")[0].strip())
             at += 1
             continue
         body, at = _body(lines, at + 1)
@@ -119,7 +123,11 @@ def _renumbered(diff: str) -> str:
         new = sum(line[0] in " +" for line in body)
         first = start.group(1) or "1"
         out += [f"@@ -{first},{old} +{first},{new} @@", *body]
-    return "\n".join(out) + "\n"
+    return names, "\n".join(["--- kernel", "+++ kernel", *out, ""]) if out else ""
+
+
+def _names_file(lines: list[str], at: int) -> bool:
+    return lines[at].startswith("--- ") and at + 1 < len(lines) and lines[at + 1].startswith("+++ ")
 
 
 def _body(lines: list[str], at: int) -> tuple[list[str], int]:
@@ -127,8 +135,7 @@ def _body(lines: list[str], at: int) -> tuple[list[str], int]:
     body: list[str] = []
     while at < len(lines):
         line = lines[at]
-        next_file = line.startswith("--- ") and at + 1 < len(lines) and lines[at + 1].startswith("+++ ")
-        if next_file or (line and line[0] not in " +-\\"):
+        if _names_file(lines, at) or (line and line[0] not in " +-\\"):
             break
         if not line.startswith("\\"):
             body.append(line or " ")

@@ -251,7 +251,7 @@ class Loop:
             facts = self._facts(tool, state, candidates, stop, adopt)
             call = Call(self._tools, state, candidates, facts, watch)
             journal = self._experiments.journal(name)
-            with self._refusals_journalled(tool, state, watch):
+            with self._refusals_journalled(tool, state, recovered, watch):
                 guards.check(facts)
                 data = act(call)
             journal.append(tool, "ok", data, self._clock())
@@ -261,7 +261,7 @@ class Loop:
         return Step(state, data, candidates, recovered, notes)
 
     @contextmanager
-    def _refusals_journalled(self, tool: Tool, state: Experiment, watch: Watch) -> Iterator[None]:
+    def _refusals_journalled(self, tool: Tool, state: Experiment, recovered: str, watch: Watch) -> Iterator[None]:
         try:
             yield
         except KoptError as error:
@@ -272,6 +272,8 @@ class Loop:
             with suppress(WorkspaceFailed):  # a full disk must not hide why the call was refused
                 self._experiments.journal(state.id).append(tool, outcome, data, self._clock())
             self._write_log(state, watch)  # completes what a killed call left out
+            if recovered:
+                raise type(error)(f"{error} Before that, {recovered}") from error
             raise
 
     def _known(self, name: str) -> Experiment:

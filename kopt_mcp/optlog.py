@@ -20,15 +20,15 @@ HEAD = (
 )
 
 
-def table(state: Experiment) -> str:
-    """The iterations as a Markdown table."""
+def table(state: Experiment, longest: int = 1000) -> str:
+    """The iterations as a Markdown table, actions cut to `longest` characters."""
     setup = state.setup
     lines = [
         "| Iter | Action | Tier | Correctness | Metric | Delta | Status |",
         "|------|--------|------|-------------|--------|-------|--------|",
         f"| 0 | baseline | - | PASS | {show(setup.measurement.value, setup.target_metric)} | - | - |",
     ]
-    lines += [_row(state, iteration) for iteration in state.iterations]
+    lines += [_row(state, iteration, longest) for iteration in state.iterations]
     return "\n".join(lines)
 
 
@@ -124,13 +124,20 @@ def write(experiments: Path, state: Experiment, disk: Disk) -> None:
         disk.replace(path, new.encode(errors="replace"))
 
 
-def _row(state: Experiment, iteration: Iteration) -> str:
+def _row(state: Experiment, iteration: Iteration, longest: int) -> str:
     patch, metric = iteration.patch, state.setup.target_metric
     measurement = iteration.benchmark.measurement if iteration.benchmark else None
     value = show(measurement.value, metric) if measurement and _trusted(iteration) else "-"
     ratio = iteration.benchmark.evaluation.ratio if iteration.benchmark and _trusted(iteration) else None
     delta = f"{100 * (ratio.value - 1):+.1f}%" if ratio else "-"
-    cells = [str(patch.iteration), _cell(patch.hypothesis), f"T{patch.tier}", _correctness(iteration), value, delta]
+    cells = [
+        str(patch.iteration),
+        _cell(patch.hypothesis[:longest]),
+        f"T{patch.tier}",
+        _correctness(iteration),
+        value,
+        delta,
+    ]
     return f"| {' | '.join(cells)} | {status(iteration)} |"
 
 

@@ -71,6 +71,13 @@ def bootstrap_interval(
     return value, quantile(medians, tail), quantile(medians, 1 - tail)
 
 
+def widen(value: float, low: float, high: float, half_width: float) -> tuple[float, float]:
+    """An interval around a ratio, made wider by another, independent relative half-width (on the logarithmic scale)."""
+    down = math.hypot(math.log(value / low) if low > 0 else math.inf, half_width)
+    up = math.hypot(math.log(high / value), half_width)
+    return value * math.exp(-min(down, 50.0)), value * math.exp(min(up, 50.0))
+
+
 def aa_floor(ratios: Sequence[float]) -> float:
     """The noise floor: the largest |ratio - 1| seen where a kernel was timed against itself, one ratio a workload."""
     return max((abs(ratio - 1) for ratio in ratios), default=0.0)

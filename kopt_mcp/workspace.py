@@ -181,7 +181,8 @@ class Workspace:
             data = self.read(path)
             found[shown] = digest(data)
             for module in imports_of(decode(data, shown).body, shown):
-                queue += self._module(module, path)
+                if module.split(".")[0] != "kopt_mcp":  # ours, where the project is this very repository
+                    queue += self._module(module, path)
         return dict(sorted(found.items()))
 
     def _module(self, module: str, importer: Path) -> list[Path]:

@@ -88,7 +88,7 @@ def _line(state: Experiment) -> ExperimentLine:
 
 
 def _table(state: Experiment) -> str:
-    lines = optlog.table(state).split("\n")
+    lines = optlog.table(state, longest=80).split("\n")
     if len(lines) > SHOWN + 3:
         lines = [
             *lines[:3],
@@ -118,7 +118,7 @@ def _on_disk(state: Experiment, workspace: Workspace) -> str:
 
 def _tried(state: Experiment) -> list[str]:
     failed = [i for i in state.iterations if i.decision is not None and i.decision.reverted]
-    return [f"T{i.patch.tier} {i.patch.idea or i.patch.hypothesis[:80]}: {optlog.status(i)}" for i in failed[-SHOWN:]]
+    return [f"T{i.patch.tier} {i.patch.idea or i.patch.hypothesis[:80]}: {optlog.status(i)}" for i in failed[-10:]]
 
 
 def _refusals(events: list[Event]) -> list[str]:
