@@ -150,6 +150,23 @@ def test_a_problem_for_the_cpu_only_is_taken_there_and_the_result_says_so(projec
     assert result.notes == ("the problem has workloads for the CPU only; running there, not on NVIDIA H200.",)
 
 
+def test_a_problem_that_fits_no_device_is_refused_with_the_first_devices_words(project: Project) -> None:
+    class Fitless(fakes.FakeEvaluator):
+        def describe(self, problem: Any, sha256: str, device: str) -> Any:
+            raise ProblemInvalid(f"no workload for {device}")
+
+    project.evaluator = Fitless()
+    project.loop = project.reopened()
+    with pytest.raises(ProblemInvalid, match="no workload for cuda:0"):
+        project.baseline()
+
+
+def test_a_kernel_in_c_runs_on_the_cpu_without_being_told(project: Project) -> None:
+    project.kernel.rename(project.root / "softmax.c")
+    result = project.loop.baseline("softmax.c", target_metric="gbps", target_value=500)
+    assert (result.device, result.experiment) == ("Some CPU", "softmax-cpu-1")
+
+
 def test_detect_names_the_gpu_first(project: Project) -> None:
     project.devices.reverse()
     assert [d.platform for d in project.loop.detect_gpu().devices] == ["nvidia", "cpu"]

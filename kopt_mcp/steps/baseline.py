@@ -167,16 +167,14 @@ def _place(
     first = _device(devices, config.gpu, kernel)
     try:
         return _with_versions(tools, first), tools.evaluator.describe(test, sha256, torch_name(first)), ()
-    except ProblemInvalid:
+    except ProblemInvalid as error:
         host = next((d for d in devices if d.platform == "cpu"), None)
         if config.gpu != "auto" or first.platform == "cpu" or host is None:
             raise
         try:
             problem = tools.evaluator.describe(test, sha256, "cpu")
         except ProblemInvalid:
-            problem = None
-        if problem is None:
-            raise
+            raise error from None
         note = f"the problem has workloads for the CPU only; running there, not on {first.name}."
         return _with_versions(tools, host), problem, (note,)
 
