@@ -15,6 +15,7 @@ import math
 import secrets
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -26,16 +27,18 @@ from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, jud
 from kopt_mcp.evaluator.runner import fingerprint
 from kopt_mcp.problem import Case, Problem, Workload
 
-MIN_BLOCKS, MAX_BLOCKS = 6, 30
+MIN_BLOCKS, MAX_BLOCKS = 5, 16
 _WARM_UP = 3
-_CALLS = (2, 6)
+_CALLS = (2, 4)
 """Fewest and most timed calls of one visit to an arm; slow calls get fewer."""
 _VISIT_US = 60_000.0
 """Time that one visit may take, where `_CALLS` leaves room."""
 _EARLY_BLOCKS, _EARLY_FACTOR = 3, 10
 """A ratio ten times beyond the bar needs no more than three blocks to be believed."""
-_CHECKED_SHARE = 0.2
-"""Share of the visits of which one output is compared, besides the first and the last call of each arm."""
+_CHECKED_SHARE = 0.1
+"""Share of the candidate's visits of which one output is compared, besides its first and last call."""
+_QUICK_RESAMPLES = 300
+"""Of the bootstrap that decides whether to go on; the reported interval takes more."""
 _SPIN_US = (50.0, 20_000.0)
 _KEEP_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
 _FLOOR_SHARE = {"cpu": 0.5, "cuda": 0.9}
@@ -43,6 +46,11 @@ _FLOOR_SHARE = {"cpu": 0.5, "cuda": 0.9}
 _VISIBLE_SHARE = 0.25
 """Least share of a claimed gain that must show on the harness's own clock."""
 _TAIL_US = 30.0
+PROCESS_EFFECT_US, _SHORT_US = 0.25, 10.0
+"""How far two processes running one kernel may differ for good, and the length of call above which that fades; from
+the A/A trials in experiments/precision."""
+RESOLUTION_US = 0.05
+"""Shortest time that is ever reported: a call that does nothing takes this long, not zero or less."""
 
 
 @dataclass
@@ -84,13 +92,15 @@ class WorkloadBench:
         """Compile, fill caches, find out how long the device must be kept busy, and check one output of each arm."""
         self._outputs = describe_outputs(expected_outputs(self._problem, self._case, _seed(), self._device))
         self._output_bytes = max(1, sum(o["bytes"] for o in self._outputs))
-        last = [[self._sample(arm, _seed()) for _ in range(_WARM_UP)][-1] for arm in self._arms]
-        self._spin_us = min(max(2 * max(claim["host_us"] for claim, _ in last), _SPIN_US[0]), _SPIN_US[1])
+        with ThreadPoolExecutor(len(self._arms)) as pool:
+            last = list(pool.map(lambda arm: [self._sample(arm, _seed()) for _ in range(_WARM_UP)][-1], self._arms))
+        self._spin_us = min(2 * max(claim["host_us"] for claim, _ in last) + _SPIN_US[0], _SPIN_US[1])
         affordable = min(_VISIT_US / max(wall for _, wall in last), _KEEP_BYTES[self._kind] / self._output_bytes)
         self._calls = int(max(_CALLS[0], min(_CALLS[1], affordable)))
         for arm in self._arms:
             self._check_one(arm)
-            arm.warm_us = stats.median(self._ask(arm, "warm", _seed(), count=7)["us"])
+            warm = stats.median(self._ask(arm, "warm", _seed(), count=7)["us"])
+            arm.warm_us = max(warm - self._limits.empty_us, RESOLUTION_US)
 
     def block(self) -> None:
         """One ABBA (or BAAB) block."""
@@ -108,24 +118,43 @@ class WorkloadBench:
         if not self.ratios:
             return None
         value, low, high = stats.bootstrap_interval(self.ratios)
-        return Ratio(value, low, min(high, 1e3 * value), len(self.ratios))
+        return Ratio(value, *stats.widen(value, low, high, self._process_effect()), len(self.ratios))
+
+    def _process_effect(self) -> float:
+        """Relative half-width of what differs between two processes that run the same kernel.
+
+        It does not average out within one evaluation, and matters for short calls only.
+        """
+        if self._kind == "cpu":
+            return 0.0
+        us = stats.median(self._arms[0].samples)
+        return PROCESS_EFFECT_US * min(1.0, _SHORT_US / us) / us
 
     def decide(self, floor: float) -> None:
-        """Set `decided` once the whole interval lies above, below, or within the bar."""
-        ratio = self.interval()
-        if ratio is None:
+        """Set `decided` once more blocks would not change the verdict.
+
+        That is when the whole interval lies above, below or within the bar, or when what blocks can narrow is small
+        beside what they cannot.
+        """
+        blocks = len(self.ratios)
+        if len(self._arms) == 1:
             self.decided = len(self._arms[0].samples) >= 2 * MIN_BLOCKS * self._calls
-        elif ratio.blocks >= MIN_BLOCKS:
-            bar = 1 + stats.least_gain(floor)
-            self.decided = _beyond(ratio, bar) or (ratio.low > 1 / bar and ratio.high < bar)
-        elif ratio.blocks >= _EARLY_BLOCKS:
-            self.decided = _beyond(ratio, 1 + _EARLY_FACTOR * stats.least_gain(floor))
+        if blocks < _EARLY_BLOCKS:
+            return
+        value, low, high = stats.bootstrap_interval(self.ratios, resamples=_QUICK_RESAMPLES)
+        effect = self._process_effect()
+        ends = stats.widen(value, low, high, effect)
+        gain = stats.least_gain(floor)
+        if blocks < MIN_BLOCKS:
+            self.decided = _beyond(ends, 1 + _EARLY_FACTOR * gain)
+            return
+        inside = low > 1 / (1 + gain) and high < 1 + gain
+        self.decided = inside or _beyond(ends, 1 + gain) or high / low - 1 < effect
 
     def finish(self) -> WorkloadResult:
         """The last checks, and the result."""
-        for arm in self._arms:
-            self._check_one(arm)
         candidate = self._arms[0]
+        self._check_one(candidate)
         self._limits.require_possible(self._case, self._output_bytes, stats.median(candidate.samples))
         self._require_nothing_behind(candidate)
         if len(self._arms) == 2:
@@ -148,11 +177,12 @@ class WorkloadBench:
         for seed in (_seed() for _ in range(self._calls)):
             claim, wall_us = self._sample(arm, seed, keep=True)
             prints[seed] = claim["print"]
-            times.append(claim["us"])
-            arm.unseen.append(wall_us - claim["us"])
+            us = max(claim["us"] - self._limits.empty_us, RESOLUTION_US)
+            times.append(us)
+            arm.unseen.append(wall_us - us)
             arm.tails.append(claim["tail_us"])
         arm.samples += times
-        if self._random.random() < _CHECKED_SHARE:
+        if arm is self._arms[0] and self._random.random() < _CHECKED_SHARE:
             self._compare(arm, self._random.choice(list(prints)), prints)
         self._ask(arm, "forget", 0)
         return times
@@ -238,6 +268,8 @@ class PhysicalLimits:
     ceilings: Ceilings
     cache_bytes: int
     kind: str
+    empty_us: float
+    """What an empty measurement reads, taken in the harness and subtracted from every claim alike."""
 
     def require_possible(self, case: Case, output_bytes: int, us: float) -> None:
         """Refuse a time below what the bytes and operations of the problem need.
@@ -276,8 +308,9 @@ def combine(results: Sequence[WorkloadResult]) -> Ratio | None:
     return Ratio(value, value * math.exp(-down), value * math.exp(up), min(r.blocks for r in ratios))
 
 
-def _beyond(ratio: Ratio, bar: float) -> bool:
-    return ratio.low > bar or ratio.high < 1 / bar
+def _beyond(ends: tuple[float, float], bar: float) -> bool:
+    low, high = ends
+    return low > bar or high < 1 / bar
 
 
 def _seed() -> int:

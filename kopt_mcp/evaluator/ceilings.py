@@ -67,9 +67,10 @@ def _matmul_tflops(device: str, cache_bytes: int, dtype: torch.dtype, precision:
 def _fastest(device: str, cache_bytes: int, call: Callable[[], Any]) -> float:
     """Smallest median over the rounds, in microseconds."""
     clock = clock_for(device, cache_bytes)
+    empty_us = clock.empty_us
     call()
     medians = []
     for _ in range(_ROUNDS):
         times = sorted(clock.sample(call, 100.0, warm=False)[1].us for _ in range(_REPEATS))
-        medians.append(times[_REPEATS // 2])
+        medians.append(times[_REPEATS // 2] - empty_us)
     return min(medians)

@@ -2,14 +2,16 @@
 
 Three bounds, all of which must hold, each written so that NaN never passes:
 
-1. every element: |out - ref64| <= max(2 * max|ref_lp - ref64|, c*u*|ref64|, c*u_acc*sqrt(K)*max(|ref64|, S))
-2. all together: rms(out - ref64) <= 2 * rms(ref_lp - ref64) + u/2 * rms(ref64) + the reduction term of S
-3. at every magnitude: among elements of about one size, rms(out - ref64) <= 4 * rms(ref_lp - ref64) + rms(ref64)/8
+1. every element: |out - ref64| <= max(2 * max|ref_lp - ref64|, c*u*|ref64|, c*|ref64(x + dx) - ref64(x)|, R)
+2. all together: rms(out - ref64) <= 2 * rms(ref_lp - ref64) + u/2 * rms(ref64) + the last two terms of bound 1
+3. at every magnitude: among elements of about one size, rms(out - ref64) <= 4 * rms(ref_lp - ref64) + rms(ref64)/8 + R
 
 `ref_lp` is the reference in the workload's own dtype: the data say how much rounding is unavoidable (the twofold rule
-is the one by which FlashAttention judges itself). u is the unit roundoff of the output's type, u_acc of the
-accumulator, K the length of the longest sum and S the root sum of squares of its terms, where the problem declares them. Bound 2
-keeps one precision step down from hiding under the largest element, bound 3 keeps small elements from being dropped.
+is the one by which FlashAttention judges itself). u is the unit roundoff of the output's type. x + dx are the inputs,
+each off by one rounding error of the type that is computed in: a result that is exact for such inputs is as good as
+any. R = c*u_acc*sqrt(K)*max(|ref64|, S) where the problem declares them, with u_acc the unit roundoff of the
+accumulator, K the length of the longest sum and S the root sum of squares of its terms. Bound 2 keeps one precision
+step down from hiding under the largest element, bound 3 keeps small elements from being dropped.
 """
 
 from __future__ import annotations
@@ -56,6 +58,8 @@ class Expected:
     dtype: torch.dtype
     error_lp: torch.Tensor
     """|ref_lp - ref64|, zero where ref_lp is not finite."""
+    sensitivity: torch.Tensor
+    """|ref64(x + dx) - ref64(x)|: what one rounding error in each input does to the output."""
     terms: torch.Tensor | None
     """S, broadcast to the output's shape."""
     length: float
@@ -70,7 +74,13 @@ class Expected:
 
 
 def expect(
-    ref64: Any, ref_lp: torch.Tensor, terms: torch.Tensor | None, length: float, factor: float, precision: str
+    ref64: torch.Tensor,
+    ref_lp: torch.Tensor,
+    perturbed: torch.Tensor,
+    terms: torch.Tensor | None,
+    length: float,
+    factor: float,
+    precision: str,
 ) -> Expected:
     """Prepare the bounds of one output.
 
@@ -78,16 +88,17 @@ def expect(
         BadReference: ref64 is not finite, or does not fit the output's type.
     """
     if not ref_lp.dtype.is_floating_point:
-        return Expected(ref_lp, ref_lp.dtype, torch.zeros_like(ref_lp), None, 0.0, factor, precision)
+        none = torch.zeros_like(ref_lp)
+        return Expected(ref_lp, ref_lp.dtype, none, none, None, 0.0, factor, precision)
     if not bool(torch.isfinite(ref64).all()):
         raise BadReference("the float64 reference is not finite")
     if ref64.numel() and float(ref64.abs().max()) > torch.finfo(ref_lp.dtype).max:
         raise BadReference(f"the reference exceeds the range of {ref_lp.dtype}")
-    error_lp = (ref_lp.double() - ref64).abs()
-    error_lp = torch.where(torch.isfinite(error_lp), error_lp, torch.zeros_like(error_lp))
+    error_lp = _finite((ref_lp.double() - ref64).abs())
+    sensitivity = _finite((perturbed - ref64).abs())
     if terms is not None:
         terms = terms.double().expand_as(ref64)
-    return Expected(ref64, ref_lp.dtype, error_lp, terms, length, factor, precision)
+    return Expected(ref64, ref_lp.dtype, error_lp, sensitivity, terms, length, factor, precision)
 
 
 def judge(out: torch.Tensor, expected: Expected) -> Verdict:
@@ -152,6 +163,7 @@ def _allowed(expected: Expected) -> torch.Tensor:
     ref = expected.ref64.abs()
     allowed = (expected.factor * UNIT_ROUNDOFF[expected.dtype]) * ref
     allowed = allowed.clamp_min(2.0 * float(expected.error_lp.max()))
+    allowed = torch.maximum(allowed, expected.factor * expected.sensitivity)
     if expected.terms is not None:
         allowed = torch.maximum(allowed, _reduction(expected, ref, expected.terms))
     return allowed.clamp_min(torch.finfo(expected.dtype).tiny)
@@ -169,6 +181,7 @@ def _reduction(expected: Expected, ref: torch.Tensor, terms: torch.Tensor) -> to
 def _rms_allowed(expected: Expected) -> float:
     """Bound 2."""
     allowed = 2.0 * _rms(expected.error_lp) + 0.5 * UNIT_ROUNDOFF[expected.dtype] * _rms(expected.ref64)
+    allowed += expected.factor * _rms(expected.sensitivity) / 2
     if expected.terms is not None:
         allowed += _rms(_reduction(expected, expected.ref64.abs(), expected.terms)) / 2
     return allowed
@@ -191,6 +204,10 @@ def _worst_magnitude(error: torch.Tensor, expected: Expected) -> float:
             allowed += _rms(_reduction(expected, ref[inside], terms[inside]))
         worst = max(worst, _rms(err[inside]) / max(allowed, torch.finfo(torch.float64).tiny))
     return worst
+
+
+def _finite(values: torch.Tensor) -> torch.Tensor:
+    return torch.where(torch.isfinite(values), values, torch.zeros_like(values))
 
 
 def _rms(values: torch.Tensor) -> float:

@@ -6,12 +6,15 @@ time over a private channel: progress messages, then one result or one error.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
@@ -23,7 +26,7 @@ from kopt_mcp.evaluator import bench, ceilings, mutants, sandbox, verify
 from kopt_mcp.evaluator.bench import Arm, IncumbentFault, PhysicalLimits, WorkloadBench
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed
 from kopt_mcp.evaluator.compare import BadReference
-from kopt_mcp.evaluator.process import CandidateProcess, Fault, Place, SharedMemory, Source
+from kopt_mcp.evaluator.process import CandidateProcess, Fault, Place, Source
 from kopt_mcp.evaluator.records import (
     Ceilings,
     Evaluation,
@@ -36,10 +39,13 @@ from kopt_mcp.evaluator.records import (
     WorkloadResult,
 )
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs
+from kopt_mcp.evaluator.timing import clock_for
 from kopt_mcp.evaluator.zygote import Zygote
 from kopt_mcp.problem import Problem, ProblemError, Workload
 
 Said = Callable[[float, str], None]
+_PREPARE_S = 60.0
+"""Longest time for building what Triton's launcher needs."""
 
 
 class HarnessError(Exception):
@@ -63,11 +69,46 @@ class Harness:
         self.torch_device = _torch_device(device)
         if device != "cpu":
             torch.cuda.set_device(torch.device(device))
-        self._place = Place(self._zygote, SharedMemory(), folder, self._kind, self.torch_device.l2_bytes)
+        cache = folder / "cache"
+        cache.mkdir()
+        self._place = Place(self._zygote, folder, self._kind, self.torch_device.l2_bytes, cache)
+        self._empty_us: float | None = None
+        if device != "cpu":
+            self._prepare_triton(folder, cache)
 
     def close(self) -> None:
         """End the forking process and with it every runner."""
         self._zygote.close()
+
+    def _prepare_triton(self, folder: Path, cache: Path) -> None:
+        """Build once what every Triton kernel needs, with a kernel of our own, and start all caches from that."""
+        if _version("triton") is None:
+            return
+        here = self.torch_device
+        backend, arch = ("hip", here.arch) if here.kind == "hip" else ("cuda", int(here.arch.removeprefix("sm_")))
+        self._zygote.prepare(arch, torch.cuda.get_device_properties(0).warp_size, backend)
+        problem = Problem(
+            name="trivial",
+            reference=torch.clone,
+            inputs=lambda make, n: (make.normal(n),),
+            workloads=[Workload({"n": 1024})],
+            bytes="8 * n",
+            flops="0",
+            bound="memory",
+        )
+        content = Path(__file__).with_name("trivial.py").read_bytes()
+        source = Source(content, sha256(content).hexdigest(), ".py")
+        case = problem.case(problem.workloads[0])
+        try:
+            with CandidateProcess(self._place, problem, source, _PREPARE_S).start() as process:
+                expected = expected_outputs(problem, case, 1, self._kind)
+                process.workload(case, describe_outputs(expected))
+                process.ask(
+                    "sample", seed=1, distribution="normal", layout="contiguous", spin_us=0, warm=True, keep=False
+                )
+        except Fault:
+            return  # the user's kernels may not be Triton's; if they are, they will say what is wrong
+        shutil.copytree(folder / f"cache-{source.sha256[:16]}" / "triton", cache / "triton", dirs_exist_ok=True)
 
     def problem(self, path: str, expected_sha256: str) -> Problem:
         """Load a problem file, once per content.
@@ -145,7 +186,7 @@ class Harness:
         case = problem.case(problem.for_device(self._kind, [workload])[0])
         try:
             outputs = describe_outputs(expected_outputs(problem, case, 1, self._kind))
-            with self._process(problem, _source(job.candidate, job.candidate_sha256), job) as process:
+            with self._process(problem, _source(job.candidate, job.candidate_sha256), job).start() as process:
                 process.workload(case, outputs)
                 rows = process.ask("profile", seed=1, distribution="normal", layout="contiguous")["kernels"]
         except Fault as fault:
@@ -158,6 +199,7 @@ class Harness:
     def _verify(self, problem: Problem, workloads: list[Workload], source: Source, job: Job, said: Said) -> Evaluation:
         said(0.0, "starting the candidate")
         with self._process(problem, source, job) as process:
+            process.start()
             groups = verify.plan(problem, workloads, self._kind)
             results = verify.verify(process, problem, groups, self._kind, said)
             note = process.close()
@@ -179,19 +221,20 @@ class Harness:
                 "this is a Triton kernel and there is no GPU: it ran under Triton's interpreter, whose times say "
                 "nothing; verify works here, benchmark needs a machine with a GPU.",
             )
-        limits = PhysicalLimits(self.ceilings(), self._place.cache_bytes, self._kind)
+        if self._empty_us is None:
+            self._empty_us = clock_for(self._kind, self._place.cache_bytes).empty_us
+        limits = PhysicalLimits(self.ceilings(), self._place.cache_bytes, self._kind, self._empty_us)
         said(0.0, "starting the candidate")
-        with self._process(problem, source, job) as process:
-            processes = [process]
-            incumbent = None
-            if job.incumbent is not None and job.incumbent_sha256 is not None:
-                incumbent = self._process(problem, _source(job.incumbent, job.incumbent_sha256), job)
-                processes.append(incumbent)
-            try:
-                results = self._time(problem, timed, processes, job, limits, said)
-            finally:
-                if incumbent is not None:
-                    incumbent.close()
+        sources = [source]
+        if job.incumbent is not None and job.incumbent_sha256 is not None:
+            sources.append(_source(job.incumbent, job.incumbent_sha256))
+        with contextlib.ExitStack() as stack:
+            processes = [stack.enter_context(self._process(problem, s, job)) for s in sources]
+            _start(processes)
+            results = self._time(problem, timed, processes, job, limits, said)
+            for process in processes:
+                process.leave()
+            process = processes[0]
             note = process.close()
         ratio = bench.combine(results)
         detail = f"{sum(r.timing.samples for r in results if r.timing)} calls timed"
@@ -228,6 +271,17 @@ class Harness:
             return float((x * 2).sum()) == 1024.0 * 1023.0
         except RuntimeError:
             return False
+
+
+def _start(processes: list[CandidateProcess]) -> None:
+    """Start several runners at once; the first is the candidate, and its fault goes before the incumbent's."""
+    with ThreadPoolExecutor(len(processes)) as pool:
+        starts = [pool.submit(p.start) for p in processes]
+    for number, start in enumerate(starts):
+        try:
+            start.result()
+        except Fault as fault:
+            raise fault if number == 0 else IncumbentFault(fault.status, fault.detail) from None
 
 
 def load_problem(content: bytes, path: str) -> Problem:

@@ -6,6 +6,10 @@ forged message, an exception in the candidate.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import fcntl
+import math
 import mmap
 import os
 import secrets
@@ -15,7 +19,8 @@ import socket
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +47,16 @@ _KEPT_ENVIRONMENT = (
     "ROCR_VISIBLE_DEVICES",
     "OMP_NUM_THREADS",
 )
+_REPORTABLE = (
+    "INCORRECT_SHAPE",
+    "INCORRECT_DTYPE",
+    "INCORRECT_NUMERICAL",
+    "COMPILE_ERROR",
+    "RUNTIME_ERROR",
+    "OUT_OF_MEMORY",
+    "CHEATED",
+)
+"""What a runner may say about itself. It can say nothing in its own favour: `PASSED` is decided here alone."""
 
 
 class Fault(Exception):
@@ -59,9 +74,20 @@ class SharedMemory:
     def __init__(self) -> None:
         # Without memfd (macOS) an unlinked file; the object is kept, since closing it would close the descriptor.
         self._file = None if hasattr(os, "memfd_create") else tempfile.TemporaryFile()  # noqa: SIM115
-        self.fd = os.memfd_create("kopt") if self._file is None else self._file.fileno()
+        self.fd = _memory() if self._file is None else self._file.fileno()
         os.ftruncate(self.fd, SHARED_BYTES)
+        if self._file is None:  # a runner that made it smaller would have the harness die of SIGBUS
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._map = mmap.mmap(self.fd, SHARED_BYTES)
+        self._pinned = 0
+
+    def close(self) -> None:
+        """Give the memory back; a runner's mapping of it ends with the runner."""
+        self._map.close()
+        if self._file is None:
+            os.close(self.fd)
+        else:
+            self._file.close()
 
     def read(self, meta: dict[str, Any], device: str) -> torch.Tensor:
         """A private copy, on `device`, of one output described by the runner.
@@ -69,16 +95,29 @@ class SharedMemory:
         Raises:
             Fault: the description makes no sense.
         """
-        dtype = getattr(torch, str(meta["dtype"]), None)
-        count = _elements(meta["shape"])
-        if not isinstance(dtype, torch.dtype) or count < 0 or count * dtype.itemsize != meta["bytes"]:
+        if not _is_description(meta):
+            raise Fault("CHEATED", "the runner described an output that is none")
+        dtype = getattr(torch, meta["dtype"], None)
+        if not isinstance(dtype, torch.dtype) or math.prod(meta["shape"]) * dtype.itemsize != meta["bytes"]:
             raise Fault("CHEATED", "the runner described an output whose size does not match its shape")
-        if not 0 <= meta["offset"] <= SHARED_BYTES - meta["bytes"]:
+        if meta["offset"] > SHARED_BYTES - meta["bytes"]:
             raise Fault("CHEATED", "the runner described an output outside the shared memory")
         if meta["bytes"] == 0:
             return torch.empty(meta["shape"], dtype=dtype, device=device)
+        if device != "cpu":
+            self._pin(meta["offset"] + meta["bytes"])
         flat = torch.frombuffer(self._map, dtype=torch.uint8, count=meta["bytes"], offset=meta["offset"])
         return flat.to(device, copy=True).view(dtype).view(meta["shape"])
+
+    def _pin(self, size: int) -> None:
+        """Pin what is read often, so that copies to the device are fast; without it they are merely slower."""
+        if size <= self._pinned:
+            return
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        if self._pinned:
+            runtime.cudaHostUnregister(start)
+        self._pinned = size if int(runtime.cudaHostRegister(start, size, 0)) == 0 else 0
 
     def write(self, tensors: list[torch.Tensor]) -> list[dict[str, Any]]:
         """Put tensors there for the runner to read; returns their descriptions."""
@@ -103,15 +142,45 @@ class Source:
     suffix: str
 
 
+class Turn:
+    """Whose turn it is: every other runner is stopped, so that none can slow down the one that is being timed."""
+
+    def __init__(self) -> None:
+        self._holder = 0
+
+    def take(self, pid: int, zygote: int) -> None:
+        """Let the runner `pid` go on, and stop all others and whatever they started."""
+        if self._holder == pid:
+            return
+        self._holder = pid
+        ours = {pid, *sandbox.descendants(pid)}
+        for other in set(sandbox.descendants(zygote)) - ours:
+            _signal(other, signal.SIGSTOP)
+        wake(pid)
+
+
+def wake(pid: int) -> None:
+    """Let a runner and what it started go on."""
+    for one in [pid, *sandbox.descendants(pid)]:
+        _signal(one, signal.SIGCONT)
+
+
+def _signal(pid: int, what: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, what)
+
+
 @dataclass(frozen=True)
 class Place:
     """Where runners live, and on what."""
 
     zygote: Zygote
-    shared: SharedMemory
     folder: Path
     device: str
     cache_bytes: int
+    seed_cache: Path
+    """What every compile cache starts from: nothing of any candidate's."""
+    turn: Turn = field(default_factory=Turn)
 
 
 class CandidateProcess:
@@ -126,31 +195,50 @@ class CandidateProcess:
         self._folder = Path(tempfile.mkdtemp(prefix="run-", dir=place.folder))
         self._cache = self._folder / "cache" if cold else place.folder / f"cache-{source.sha256[:16]}"
         self._closed = False
+        self._leaving: bool | None = None
         self._case: Case | None = None
         self._log = _Log()
+        self._shared = SharedMemory()
         (self._folder / "tmp").mkdir()
-        self._cache.mkdir(exist_ok=True)
+        if not self._cache.exists():
+            shutil.copytree(place.seed_cache, self._cache)
         name = f"kernel{source.suffix}"
         (self._folder / name).write_bytes(source.content)
         ours, theirs = socket.socketpair()
         nonce = secrets.token_hex(16)
         self._pid = place.zygote.spawn(
-            self._description(nonce, timeout_s), [theirs.fileno(), self._log.fd, place.shared.fd]
+            self._description(nonce, timeout_s), [theirs.fileno(), self._log.fd, self._shared.fd]
         )
         theirs.close()
         self._log.started()
         self._channel = Channel(ours, nonce)
-        self.isolation = self._receive("start")["isolation"]
+        self._name = name
+
+    def start(self) -> CandidateProcess:
+        """Wait for the runner and have it load the candidate. Several processes may start at once, in threads.
+
+        Raises:
+            Fault: see `ask`.
+        """
+        try:
+            self.isolation = self._receive("start")["isolation"]
+            self._load()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _load(self) -> None:
         self.ask(
             "load",
-            source=name,
-            entry=problem.entry,
-            device=place.device,
-            arguments=list(problem.arguments),
-            mutates=list(problem.mutates),
-            cache_bytes=place.cache_bytes,
+            source=self._name,
+            entry=self._problem.entry,
+            device=self._place.device,
+            arguments=list(self._problem.arguments),
+            mutates=list(self._problem.mutates),
+            cache_bytes=self._place.cache_bytes,
             shared_bytes=SHARED_BYTES,
-            build_timeout_s=timeout_s,
+            build_timeout_s=self._timeout_s,
         )
 
     def __enter__(self) -> CandidateProcess:
@@ -164,7 +252,7 @@ class CandidateProcess:
         if case is self._case:
             return
         inputs = [{"spec": asdict(i)} if isinstance(i, Spec) else {"value": i} for i in case.inputs]
-        literals = self._place.shared.write(list(case.literals))
+        literals = self._shared.write(list(case.literals))
         params = {k: v for k, v in case.params.items() if isinstance(v, (int, float))}
         self.ask("workload", inputs=inputs, params=params, outputs=outputs, literals=literals)
         self._case = case
@@ -175,28 +263,39 @@ class CandidateProcess:
         Raises:
             Fault: the candidate failed, hung, died or lied about the protocol.
         """
+        if op != "load":  # several may load at once
+            self._place.turn.take(self._pid, self._place.zygote.pid)
         try:
             self._channel.send({"op": op, **fields})
         except ChannelClosed:
             raise self._crash(op) from None
         reply = self._receive(op)
         if "fault" in reply:
-            raise Fault(str(reply["fault"]["kind"]), str(reply["fault"]["text"])[:2000])
+            raise _reported(reply["fault"])
+        if not all(fits(reply.get(name)) for name, fits in _ANSWERS.get(op, {}).items()):
+            raise Fault("CHEATED", f"the candidate's process gave an answer to {op!r} that is none")
         return reply
 
     def outputs(self, reply: dict[str, Any]) -> list[torch.Tensor]:
         """The outputs that an answer describes, copied out of the shared memory."""
-        return [self._place.shared.read(meta, self._place.device) for meta in reply["outputs"]]
+        return [self._shared.read(meta, self._place.device) for meta in reply["outputs"]]
+
+    def leave(self) -> None:
+        """Ask the runner to end, without waiting for it: several may then end at once."""
+        if not self._closed and self._leaving is None:
+            self._leaving = self._say_goodbye()
 
     def close(self) -> str:
         """End the runner and all it started; a sentence if it did not end by itself, else empty."""
         if self._closed:
             return ""
+        self.leave()
         self._closed = True
-        said_goodbye = self._say_goodbye()
+        said_goodbye = bool(self._leaving)
         self._channel.close()
         ended = self._place.zygote.reap(self._pid, grace_s=1.0 if said_goodbye else 0.0)
         self._log.close()
+        self._shared.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         if ended["leftovers"]:
             return f"it left {ended['leftovers']} process(es) running, which were ended"
@@ -205,6 +304,7 @@ class CandidateProcess:
         return ""
 
     def _say_goodbye(self) -> bool:
+        wake(self._pid)
         try:
             self._channel.send({"op": "bye"})
             return bool(self._channel.receive(timeout_s=1.0).get("op") == "bye")
@@ -237,6 +337,7 @@ class CandidateProcess:
         self._channel.close()
         ended = self._place.zygote.reap(self._pid, grace_s=0.2)
         self._log.close()
+        self._shared.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         return ended
 
@@ -263,6 +364,14 @@ class CandidateProcess:
             "readable": sandbox.interpreter_folders(),
             "writable": [folder, cache],
         }
+
+
+def _reported(fault: Any) -> Fault:
+    """The fault that a runner reports, if it is one that a runner may report."""
+    kind, text = (fault.get("kind"), fault.get("text")) if isinstance(fault, dict) else (None, None)
+    if kind not in _REPORTABLE:
+        return Fault("CHEATED", f"the candidate's process reported {str(kind)[:40]!r} about itself")
+    return Fault(kind, str(text)[:2000])
 
 
 class _Log:
@@ -293,13 +402,50 @@ class _Log:
         os.close(self._read)
 
 
-def _elements(shape: Any) -> int:
-    if not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
-        return -1
-    count = 1
-    for n in shape:
-        count *= n
-    return count
+def _memory() -> int:
+    return os.memfd_create("kopt", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
+def _is_description(meta: Any) -> bool:
+    """Whether this describes an output: sizes that are sizes, and a name of a dtype."""
+    if not isinstance(meta, dict) or not isinstance(meta.get("shape"), list):
+        return False
+    sizes = [*meta["shape"], meta.get("bytes"), meta.get("offset")]
+    return isinstance(meta.get("dtype"), str) and all(_is_size(n) for n in sizes)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _is_sums(value: Any) -> bool:
+    return isinstance(value, list) and all(type(n) is int for n in value)
+
+
+def _is_violations(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(v, list) and len(v) == 2 and v[0] in _REPORTABLE and isinstance(v[1], str) for v in value
+    )
+
+
+def _is_kernels(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(r, dict) and type(r.get("calls")) is int and _is_number(r.get("total_us")) for r in value
+    )
+
+
+_ANSWERS: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "call": {"outputs": lambda v: isinstance(v, list), "violations": _is_violations},
+    "sample": {"us": _is_number, "host_us": _is_number, "tail_us": _is_number, "print": _is_sums},
+    "warm": {"us": lambda v: isinstance(v, list) and bool(v) and all(map(_is_number, v))},
+    "fetch": {"outputs": lambda v: isinstance(v, list), "print": _is_sums},
+    "profile": {"kernels": _is_kernels},
+}
+"""What an answer must hold, by request: a field that is missing or of another kind is a lie, not a failure of ours."""
 
 
 def _name(dtype: torch.dtype) -> str:

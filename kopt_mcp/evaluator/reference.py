@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator.compare import Expected, Verdict, expect, judge
+from kopt_mcp.evaluator.compare import UNIT_ROUNDOFF, Expected, Verdict, expect, judge
 from kopt_mcp.evaluator.inputs import draw
 from kopt_mcp.problem import Case, Problem
 
@@ -27,14 +27,15 @@ def expected_outputs(
     args = draw(case.inputs, case.literals, seed, device, distribution, layout).args
     low = outputs_of(problem, problem.reference, _fresh(args), problem.precision)
     high = outputs_of(problem, problem.reference, [_widen(a) for a in args], "ieee")
+    moved = outputs_of(problem, problem.reference, [_perturb(a, position) for position, a in enumerate(args)], "ieee")
     terms: list[torch.Tensor | None] = [None] * len(low)
     if problem.scale is not None:
         terms = list(as_list(problem.scale(*[_widen(a) for a in args])))
     length = problem.reduction_length(case.params)
     factor = problem.tolerance_for(case.workload.dtype).factor
     return [
-        expect(ref64, ref_lp, term, length, factor, problem.precision)
-        for ref64, ref_lp, term in zip(high, low, terms, strict=True)
+        expect(ref64, ref_lp, perturbed, term, length, factor, problem.precision)
+        for ref64, ref_lp, perturbed, term in zip(high, low, moved, terms, strict=True)
     ]
 
 
@@ -84,6 +85,16 @@ def _fresh(args: list[Any]) -> list[Any]:
 
 def _widen(value: Any) -> Any:
     return value.double() if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else value
+
+
+def _perturb(value: Any, position: int) -> Any:
+    """A float64 copy, each element off by one rounding error, up or down, of the type that kernels compute in."""
+    if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+        return value
+    roundoff = UNIT_ROUNDOFF[torch.float64 if value.dtype == torch.float64 else torch.float32]
+    generator = torch.Generator(device=value.device).manual_seed(position)
+    up = torch.randint(0, 2, value.shape, generator=generator, device=value.device, dtype=torch.int8)
+    return value.double() * (1.0 + roundoff * (2.0 * up - 1.0))
 
 
 @contextmanager

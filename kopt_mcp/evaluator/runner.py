@@ -52,11 +52,13 @@ class Candidate:
         self._literals: list[torch.Tensor] = []
         self._outputs: list[dict[str, Any]] = []
         self._kept: dict[int, list[torch.Tensor]] = {}
+        self._pinned = 0
         self._previous: list[Guarded] = []
         self._function: Callable[..., Any]
 
     def load(self, source: Path, build_timeout_s: float) -> None:
-        """Import or build the candidate."""
+        """Import or build the candidate, with everything of our own that starts slowly started before."""
+        self._prime()
         if source.suffix == ".py":
             self._function = _import(source, self._entry)
             return
@@ -64,14 +66,34 @@ class Candidate:
         self._call_native = native.bind(library, self._entry, self._arguments, self.device != "cpu")
         self._function = self._native
 
+    def _prime(self) -> None:
+        """Make the device load what drawing, keeping and fingerprinting need, so that no first call pays for it."""
+        values = draw([Spec("normal", (64, 64), "float16", {"scale": 1.0, "shift": 0.0})], [], 1, self.device)
+        values.guards_intact()
+        kept = [t.clone() for t in values.tensors()]
+        _same_bits(kept[0], values.tensors()[0])
+        fingerprint(kept)
+        self._clock.sample(lambda: None, 10.0, warm=False)
+
     def workload(self, message: dict[str, Any]) -> None:
         """Take on another workload: recipes of the inputs, and the shapes of the outputs for a C function."""
         self._inputs = tuple(Spec(**i["spec"]) if "spec" in i else i["value"] for i in message["inputs"])
         self._params = message["params"]
         self._outputs = message["outputs"]
+        self._pin(sum(o["bytes"] + 64 for o in self._outputs))
         self._literals = [_from_shared(self._shared, m).clone() for m in message["literals"]]
         self._kept.clear()
         self._previous.clear()
+
+    def _pin(self, size: int) -> None:
+        """Pin the part of the shared memory that outputs go to: copies from the device become ten times faster."""
+        if self.device == "cpu" or size <= self._pinned:
+            return
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._shared))
+        runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        if self._pinned:
+            runtime.cudaHostUnregister(start)
+        self._pinned = size if int(runtime.cudaHostRegister(start, size, 0)) == 0 else 0
 
     def call(self, message: dict[str, Any]) -> dict[str, Any]:
         """One checked call: poisoned memory, watched inputs, outputs copied out."""

@@ -43,6 +43,8 @@ SYSTEM_FOLDERS = (
     "/run/nvidia-persistenced",
 )
 DEVICE_NODES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/kfd", "/dev/dri")
+_OWN_PROC = "/proc/self"
+"""The CUDA driver writes below it when it starts."""
 
 
 class _RulesetAttr(ctypes.Structure):
@@ -169,7 +171,7 @@ def _landlock(libc: ctypes.CDLL, readable: Sequence[str], writable: Sequence[str
         return f"off: {os.strerror(ctypes.get_errno())}"
     for path in [*SYSTEM_FOLDERS, *readable]:
         _allow(libc, ruleset, path, _READ_ONLY & everything)
-    for path in [*writable, *DEVICE_NODES, *(str(p) for p in Path("/dev").glob("nvidia*"))]:
+    for path in [*writable, _OWN_PROC, *DEVICE_NODES, *(str(p) for p in Path("/dev").glob("nvidia*"))]:
         _allow(libc, ruleset, path, everything)
     restricted = libc.syscall(_LANDLOCK_RESTRICT, ruleset, 0)
     os.close(ruleset)

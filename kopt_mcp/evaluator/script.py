@@ -145,6 +145,7 @@ def _speedup(problem: Problem, timed: list[WorkloadResult], device: str, harness
     function = next(iter(problem.comparisons.values()))
     kind = "cpu" if device == "cpu" else "cuda"
     clock = clock_for(kind, harness.torch_device.l2_bytes)
+    empty_us = clock.empty_us
     ratios = []
     for result in timed:
         assert result.timing is not None
@@ -152,7 +153,7 @@ def _speedup(problem: Problem, timed: list[WorkloadResult], device: str, harness
         args = draw(case.inputs, case.literals, 1, kind).args
         function(*args)
         times = [clock.sample(lambda a=args: function(*a), 200.0, warm=False)[1].us for _ in range(_COMPARISON_CALLS)]  # type: ignore[misc]
-        ratios.append(stats.median(times) / result.timing.latency_us)
+        ratios.append((stats.median(times) - empty_us) / result.timing.latency_us)
     return round(stats.geometric_mean(ratios), 3)
 
 

@@ -4,8 +4,8 @@ What is measured is a claim: the harness brackets it with its own clock and chec
 
 On a GPU the time between two events around the call, with the cache evicted by *reading* (a writing flush leaves dirty
 lines whose write-back would be charged to the call) and the device kept busy by a spinning kernel while the host
-enqueues (otherwise the host's launch latency is what gets measured). The median of empty pairs is subtracted. On a CPU
-the wall clock around the call.
+enqueues (otherwise the host's launch latency is what gets measured). The harness subtracts what an empty pair reads,
+the same for every candidate. On a CPU the wall clock around the call.
 
 Functions of torch and the clock are bound before the candidate is imported.
 """
@@ -24,6 +24,8 @@ _clock = time.perf_counter_ns
 _MHZ = 2000
 """Spin cycles per microsecond, an upper estimate of SM clocks: spinning a little too long costs nothing."""
 _EMPTY_PAIRS = 41
+_EMPTY_SPIN_US = 400.0
+"""Long enough that the host has enqueued both events of an empty pair before the first is reached."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Sample:
     """One timed call, in microseconds."""
 
     us: float
+    """As measured: an empty measurement is not subtracted."""
     host_us: float
     """Host time of the call alone: how long the device must be kept busy for it to be hidden."""
     tail_us: float
@@ -41,6 +44,8 @@ class WallClock:
     """Time on a CPU."""
 
     method = "wall"
+    empty_us = 0.0
+    """What an empty measurement reads."""
 
     def __init__(self, cache_bytes: int) -> None:
         self._buffer = torch.zeros(max(1, min(2 * cache_bytes, 256 << 20) // 4), dtype=torch.int32)
@@ -66,9 +71,12 @@ class EventClock:
         self._sleep: Any = torch.cuda._sleep
         self._buffer = torch.zeros(max(2 * cache_bytes, 256 << 20) // 4, dtype=torch.int32, device="cuda")
         self._driver = _driver()
-        self._empty_us = 0.0
-        pairs = sorted(self.sample(lambda: None, 20.0, warm=True)[1].us for _ in range(_EMPTY_PAIRS))
-        self._empty_us = pairs[_EMPTY_PAIRS // 2]
+
+    @property
+    def empty_us(self) -> float:
+        """What an empty measurement reads: the median of pairs of events with nothing between them."""
+        pairs = sorted(self.sample(lambda: None, _EMPTY_SPIN_US, warm=True)[1].us for _ in range(_EMPTY_PAIRS))
+        return pairs[_EMPTY_PAIRS // 2]
 
     def sample(self, call: Callable[[], Any], spin_us: float, warm: bool) -> tuple[Any, Sample]:
         """Call once while the device spins for `spin_us`. Evicts the L2 first unless `warm`."""
@@ -86,8 +94,7 @@ class EventClock:
         own_stream_done = _clock()
         self._sync()
         tail = _clock() - own_stream_done
-        elapsed = start.elapsed_time(end) * 1000 - self._empty_us
-        return out, Sample(elapsed, host / 1000, tail / 1000)
+        return out, Sample(start.elapsed_time(end) * 1000, host / 1000, tail / 1000)
 
     def _evict(self) -> None:
         if self._driver is not None:

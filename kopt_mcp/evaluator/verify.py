@@ -21,8 +21,8 @@ from kopt_mcp.problem import Case, Problem, Workload
 PUBLIC_SEED = 0
 POISONS = (0xFF, 0x55)
 """NaN in every floating type, and a plausible finite number."""
-_LARGE = {"cpu": 16 << 20, "cuda": 256 << 20}
-"""Bytes above which a workload is checked less often: more would cost time and find nothing more."""
+_LARGE = {"cpu": 16 << 20, "cuda": 64 << 20}
+"""Bytes above which a workload gets one distribution besides the normal one: more would cost time and find no more."""
 _GENERATED_SHAPES = 5
 _REPEATS = 3
 
@@ -68,6 +68,10 @@ def plan(problem: Problem, workloads: list[Workload], kind: str) -> list[tuple[W
     checks[first.workload.name] += [_check(first, repeated, n) for n in range(_REPEATS)]
     if kind == "cuda":
         checks[first.workload.name].append(Check(first, _secret(), POISONS[0], own_stream=True))
+    for index, case in enumerate(c for c in cases if c not in small):
+        others = [d for d in problem.distributions if d != "normal"]
+        if others and kind == "cuda":
+            checks[case.workload.name].append(Check(case, _secret(), POISONS[index % 2], rng.choice(others)))
     for case in _generated(problem, small, rng):
         checks[case.workload.name].append(_check(case, _secret(), 0))
     return [(c.workload, checks[c.workload.name]) for c in cases]
