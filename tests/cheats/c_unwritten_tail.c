@@ -1,0 +1,14 @@
+// Forgets the columns beyond the last full vector.
+// test: EXPECTED = ("INCORRECT_NUMERICAL",)
+// test: PROBLEM = "softmax_c"
+#include <math.h>
+#include <stdint.h>
+
+void softmax(const float *in, float *out, int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r++) {
+        float top = -INFINITY, sum = 0;
+        for (int64_t c = 0; c < cols; c++) top = fmaxf(top, in[r * cols + c]);
+        for (int64_t c = 0; c < cols; c++) sum += expf(in[r * cols + c] - top);
+        for (int64_t c = 0; c < cols / 8 * 8; c++) out[r * cols + c] = expf(in[r * cols + c] - top) / sum;
+    }
+}

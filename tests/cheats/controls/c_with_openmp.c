@@ -1,0 +1,16 @@
+// kopt: cflags = -O3 -march=native -fopenmp
+// A C kernel on all cores.
+// test: PROBLEM = "softmax_c"
+// test: TIMED = True
+#include <math.h>
+#include <stdint.h>
+
+void softmax(const float *in, float *out, int64_t rows, int64_t cols) {
+#pragma omp parallel for
+    for (int64_t r = 0; r < rows; r++) {
+        float top = -INFINITY, sum = 0;
+        for (int64_t c = 0; c < cols; c++) top = fmaxf(top, in[r * cols + c]);
+        for (int64_t c = 0; c < cols; c++) sum += out[r * cols + c] = expf(in[r * cols + c] - top);
+        for (int64_t c = 0; c < cols; c++) out[r * cols + c] /= sum;
+    }
+}

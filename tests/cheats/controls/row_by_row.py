@@ -1,0 +1,13 @@
+"""The incumbent's own way: the ratio must be about 1."""
+
+import torch
+
+TIMED = True
+
+
+def softmax(x):
+    out = torch.empty(x.shape, dtype=x.dtype)
+    for row in range(x.shape[0]):
+        exp = (x[row] - x[row].max()).exp()
+        out[row] = exp / exp.sum()
+    return out

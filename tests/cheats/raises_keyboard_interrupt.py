@@ -1,0 +1,7 @@
+"""KeyboardInterrupt passes every `except Exception`."""
+
+EXPECTED = ("RUNTIME_ERROR",)
+
+
+def softmax(x):
+    raise KeyboardInterrupt

@@ -1,0 +1,7 @@
+"""Waits for input that never comes."""
+
+EXPECTED = ("RUNTIME_ERROR",)
+
+
+def softmax(x):
+    return input("continue? ")

@@ -1,0 +1,9 @@
+"""Raises the runner's own exception for faults, with PASSED as the kind of fault."""
+
+from kopt_mcp.evaluator.runner import Structure
+
+EXPECTED = ("CHEATED",)
+
+
+def softmax(x):
+    raise Structure("PASSED", "")

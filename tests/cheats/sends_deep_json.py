@@ -1,0 +1,19 @@
+"""Sends JSON so deep that a recursive parser dies."""
+
+import gc
+import struct
+
+from kopt_mcp.evaluator.channel import Channel
+
+EXPECTED = ("CHEATED",)
+
+
+def _channel():
+    return next(o for o in gc.get_objects() if isinstance(o, Channel) and o._nonce)
+
+
+def softmax(x):
+    channel = _channel()
+    body = b"[" * 200000
+    channel._sock.sendall(struct.pack("<I", len(body)) + body)
+    return x

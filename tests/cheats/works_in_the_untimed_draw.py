@@ -1,0 +1,35 @@
+"""Wraps the runner's function that draws inputs, does the work there, and only hands it over when timed."""
+
+import sys
+
+import torch
+
+EXPECTED = ("CHEATED", "SUSPECT")
+TIMED = True
+
+
+def honest(x):
+    out = torch.empty(x.shape, dtype=x.dtype)
+    for row in range(x.shape[0]):
+        exp = (x[row] - x[row].max()).exp()
+        out[row] = exp / exp.sum()
+    return out
+
+
+_runner = sys.modules["kopt_mcp.evaluator.runner"]
+_true = _runner.draw
+_ready = {}
+
+
+def draw(*args, **kwargs):
+    inputs = _true(*args, **kwargs)
+    _ready.clear()
+    _ready[inputs.args[0].data_ptr()] = honest(inputs.args[0])
+    return inputs
+
+
+_runner.draw = draw
+
+
+def softmax(x):
+    return _ready[x.data_ptr()]

@@ -1,0 +1,42 @@
+"""Replaces timed calls but for the first after a pause, which is the one that is always compared."""
+
+import sys
+
+import torch
+
+EXPECTED = ("INCORRECT_NUMERICAL", "CHEATED")
+TIMED = True
+
+
+def honest(x):
+    out = torch.empty(x.shape, dtype=x.dtype)
+    for row in range(x.shape[0]):
+        exp = (x[row] - x[row].max()).exp()
+        out[row] = exp / exp.sum()
+    return out
+
+
+_runner = sys.modules["kopt_mcp.evaluator.runner"]
+_true, _true_forget = _runner.Candidate.sample, _runner.Candidate.forget
+_fresh = True
+
+
+def sample(self, message):
+    global _fresh
+    if _fresh or not message["keep"]:
+        _fresh = False
+        return _true(self, message)
+    self._kept[message["seed"]] = [torch.zeros(1)]
+    return {"us": 100.0, "host_us": 100.0, "tail_us": 0.0, "print": [1, 2]}
+
+
+def forget(self, message):
+    global _fresh
+    _fresh = True
+    return _true_forget(self, message)
+
+
+_runner.Candidate.sample = sample
+_runner.Candidate.forget = forget
+
+softmax = honest

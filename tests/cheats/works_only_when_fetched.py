@@ -1,0 +1,29 @@
+"""Skips timed calls altogether with an invented check sum, and works only if an output is asked for."""
+
+import sys
+
+import torch
+
+EXPECTED = ("CHEATED",)
+TIMED = True
+
+
+_runner = sys.modules["kopt_mcp.evaluator.runner"]
+
+
+def sample(self, message):
+    self._kept[message["seed"]] = message
+    return {"us": 100.0, "host_us": 100.0, "tail_us": 0.0, "print": [1, 2]}
+
+
+def fetch(self, message):
+    inputs = self._draw(self._kept[message["seed"]])
+    return {"outputs": self._store([torch.softmax(inputs.args[0], dim=-1)]), "print": [1, 2]}
+
+
+_runner.Candidate.sample = sample
+_runner.Candidate.fetch = fetch
+
+
+def softmax(x):
+    return torch.softmax(x, dim=-1)

@@ -1,0 +1,118 @@
+"""Run candidates through the real evaluator: helpers for the tests of cheats, controls and public bugs."""
+
+from __future__ import annotations
+
+import ast
+import os
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+from kopt_mcp.evaluator import sandbox
+from kopt_mcp.evaluator.client import LocalEvaluator, Watch
+from kopt_mcp.evaluator.records import Evaluation, Job
+
+CHEATS = Path(__file__).parent / "cheats"
+PROBLEMS = CHEATS / "problems"
+TIMEOUT_S = 60.0
+
+Kind = Literal["verify", "benchmark", "confirm"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A candidate, and what its file says about itself; it is read, never imported."""
+
+    path: Path
+    problem: str
+    expected: tuple[str, ...]
+    timed: bool
+    """Whether the trick is about time, so that it is benchmarked too."""
+    faster: bool
+    """Whether it must be found faster than the incumbent by far."""
+    timeout_s: float
+    open: str
+    """Why this trick still gets through; empty for all that are caught."""
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+
+def case(path: Path) -> Case:
+    """Read a candidate's module constants: EXPECTED, and optionally PROBLEM, TIMED, FASTER, TIMEOUT_S, OPEN."""
+    found: dict[str, Any] = {}
+    if path.suffix == ".py":
+        found = _constants(path.read_text(encoding="utf-8"))
+    else:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found = _constants("\n".join(line.removeprefix("// test: ") for line in lines if line.startswith("// test: ")))
+    return Case(
+        path,
+        found.get("PROBLEM", "softmax"),
+        found.get("EXPECTED", ("PASSED",)),
+        found.get("TIMED", False),
+        found.get("FASTER", False),
+        found.get("TIMEOUT_S", TIMEOUT_S),
+        found.get("OPEN", ""),
+    )
+
+
+def _constants(text: str) -> dict[str, Any]:
+    assignments = [n for n in ast.parse(text).body if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)]
+    wanted = {"EXPECTED", "PROBLEM", "TIMED", "FASTER", "TIMEOUT_S", "OPEN"}
+    return {n.targets[0].id: ast.literal_eval(n.value) for n in assignments if n.targets[0].id in wanted}
+
+
+def digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()
+
+
+def evaluate(
+    evaluator: LocalEvaluator,
+    candidate: Path,
+    problem: str | Path = "softmax",
+    kind: Kind = "verify",
+    incumbent: Path | None = None,
+    timeout_s: float = TIMEOUT_S,
+    workloads: tuple[str, ...] | None = None,
+) -> Evaluation:
+    """One job on the CPU."""
+    file = problem if isinstance(problem, Path) else PROBLEMS / f"{problem}.py"
+    job = Job(
+        kind,
+        str(file),
+        digest(file),
+        str(candidate),
+        digest(candidate),
+        "cpu",
+        workloads,
+        incumbent=str(incumbent) if incumbent else None,
+        incumbent_sha256=digest(incumbent) if incumbent else None,
+        timeout_s=timeout_s,
+    )
+    return evaluator.evaluate(job, Watch())
+
+
+def honest(problem: str) -> Path:
+    """The incumbent of a problem."""
+    return PROBLEMS / f"{problem}_honest.py"
+
+
+def still_works(evaluator: LocalEvaluator) -> bool:
+    """Whether an honest kernel passes now, at the cheapest workload."""
+    return evaluate(evaluator, CHEATS / "controls" / "plain.py", workloads=("3x257-fp32",)).status == "PASSED"
+
+
+def verdict(evaluator: LocalEvaluator, case: Case) -> Evaluation:
+    """Correctness, and then time beside the honest incumbent where the trick is about time."""
+    checked = evaluate(evaluator, case.path, case.problem, timeout_s=case.timeout_s)
+    if checked.status != "PASSED" or not case.timed:
+        return checked
+    return evaluate(evaluator, case.path, case.problem, "benchmark", honest(case.problem), case.timeout_s)
+
+
+def processes() -> set[int]:
+    """Everything that lives below this process."""
+    return set(sandbox.descendants(os.getpid()))

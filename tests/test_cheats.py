@@ -1,0 +1,53 @@
+"""Everything that has been tried to fool an evaluator, and honest kernels that have been taken for cheats."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from evaluating import CHEATS, Case, case, evaluate, honest, processes, still_works, verdict
+
+from kopt_mcp.evaluator.client import LocalEvaluator
+
+FALSE_SPEED = 1.5
+CASES = [case(p) for p in sorted(CHEATS.glob("*.*")) if p.suffix in (".py", ".c")]
+CONTROLS = [case(p) for p in sorted((CHEATS / "controls").glob("*.*")) if p.suffix in (".py", ".c", ".cpp")]
+
+
+@pytest.fixture(scope="module")
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEvaluator]:
+    local = LocalEvaluator(sys.executable, tmp_path_factory.mktemp("cache"))
+    evaluate(local, honest("softmax"))
+    yield local
+    local.close()
+
+
+@pytest.mark.parametrize("cheat", CASES, ids=lambda c: c.name)
+def test_a_cheat_gets_neither_a_false_pass_nor_a_false_speed(
+    evaluator: LocalEvaluator, cheat: Case, request: pytest.FixtureRequest
+) -> None:
+    if cheat.open:
+        request.applymarker(pytest.mark.xfail(reason=cheat.open, strict=False))
+    before = processes()
+    result = verdict(evaluator, cheat)
+    assert result.status in cheat.expected, result.detail
+    if result.ratio is not None:
+        assert result.ratio.value < FALSE_SPEED, result
+    assert processes() == before
+    assert still_works(evaluator)
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda c: c.name)
+def test_an_honest_kernel_passes(evaluator: LocalEvaluator, control: Case) -> None:
+    before = processes()
+    result = verdict(evaluator, control)
+    assert result.status == "PASSED", result.detail
+    assert not result.notes
+    assert not control.faster or (result.ratio is not None and result.ratio.low > FALSE_SPEED)
+    assert processes() == before
+
+
+def test_every_cheat_says_what_it_is_and_what_is_expected_of_it() -> None:
+    for path in (c.path for c in CASES):
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith(('"""', "// ")), path.name
+        assert "EXPECTED = (" in text, path.name
