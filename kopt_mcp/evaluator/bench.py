@@ -93,7 +93,7 @@ class WorkloadBench:
         self._outputs = describe_outputs(expected_outputs(self._problem, self._case, _seed(), self._device))
         self._output_bytes = max(1, sum(o["bytes"] for o in self._outputs))
         with ThreadPoolExecutor(len(self._arms)) as pool:
-            last = list(pool.map(lambda arm: [self._sample(arm, _seed()) for _ in range(_WARM_UP)][-1], self._arms))
+            last = list(pool.map(self._wake_up, self._arms))
         self._spin_us = min(2 * max(claim["host_us"] for claim, _ in last) + _SPIN_US[0], _SPIN_US[1])
         affordable = min(_VISIT_US / max(wall for _, wall in last), _KEEP_BYTES[self._kind] / self._output_bytes)
         self._calls = int(max(_CALLS[0], min(_CALLS[1], affordable)))
@@ -101,6 +101,10 @@ class WorkloadBench:
             self._check_one(arm)
             warm = stats.median(self._ask(arm, "warm", _seed(), count=7)["us"])
             arm.warm_us = max(warm - self._limits.empty_us, RESOLUTION_US)
+
+    def _wake_up(self, arm: Arm) -> tuple[dict[str, Any], float]:
+        """The first calls of an arm, of which the last counts."""
+        return [self._sample(arm, _seed(), alone=False) for _ in range(_WARM_UP)][-1]
 
     def block(self) -> None:
         """One ABBA (or BAAB) block."""
@@ -204,21 +208,21 @@ class WorkloadBench:
         if verdict.status != "PASSED":
             raise self._fault(arm, verdict.status, f"the output of a timed call is wrong: {verdict.detail}")
 
-    def _sample(self, arm: Arm, seed: int, keep: bool = False) -> tuple[dict[str, Any], float]:
+    def _sample(self, arm: Arm, seed: int, keep: bool = False, alone: bool = True) -> tuple[dict[str, Any], float]:
         """One timed call; the claim, and the harness's own time around it in microseconds."""
         begin = time.perf_counter()
-        claim = self._ask(arm, "sample", seed, warm=False, keep=keep)
+        claim = self._ask(arm, "sample", seed, alone, warm=False, keep=keep)
         wall_us = (time.perf_counter() - begin) * 1e6
         numbers = [claim.get(k) for k in ("us", "host_us", "tail_us")]
         if not all(isinstance(n, (int, float)) and math.isfinite(n) for n in numbers) or not 0 < claim["us"] <= wall_us:
             raise self._fault(arm, "CHEATED", f"a call is claimed to take {claim.get('us')} us of {wall_us:.0f} us")
         return claim, wall_us
 
-    def _ask(self, arm: Arm, op: str, seed: int, **fields: Any) -> dict[str, Any]:
+    def _ask(self, arm: Arm, op: str, seed: int, alone: bool = True, **fields: Any) -> dict[str, Any]:
         try:
-            arm.process.workload(self._case, self._outputs)
+            arm.process.workload(self._case, self._outputs, alone)
             return arm.process.ask(
-                op, seed=seed, distribution="normal", layout="contiguous", spin_us=self._spin_us, **fields
+                op, alone, seed=seed, distribution="normal", layout="contiguous", spin_us=self._spin_us, **fields
             )
         except Fault as fault:
             raise self._fault(arm, fault.status, fault.detail) from None

@@ -83,6 +83,8 @@ class SharedMemory:
 
     def close(self) -> None:
         """Give the memory back; a runner's mapping of it ends with the runner."""
+        if self._pinned:
+            torch.cuda.cudart().cudaHostUnregister(self._start())  # type: ignore[no-untyped-call]
         self._map.close()
         if self._file is None:
             os.close(self.fd)
@@ -113,11 +115,13 @@ class SharedMemory:
         """Pin what is read often, so that copies to the device are fast; without it they are merely slower."""
         if size <= self._pinned:
             return
-        start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         if self._pinned:
-            runtime.cudaHostUnregister(start)
-        self._pinned = size if int(runtime.cudaHostRegister(start, size, 0)) == 0 else 0
+            runtime.cudaHostUnregister(self._start())
+        self._pinned = size if int(runtime.cudaHostRegister(self._start(), size, 0)) == 0 else 0
+
+    def _start(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
     def write(self, tensors: list[torch.Tensor]) -> list[dict[str, Any]]:
         """Put tensors there for the runner to read; returns their descriptions."""
@@ -156,6 +160,11 @@ class Turn:
         ours = {pid, *sandbox.descendants(pid)}
         for other in set(sandbox.descendants(zygote)) - ours:
             _signal(other, signal.SIGSTOP)
+        wake(pid)
+
+    def share(self, pid: int) -> None:
+        """Let the runner `pid` go on beside the others, where nothing is being timed."""
+        self._holder = 0
         wake(pid)
 
 
@@ -231,6 +240,7 @@ class CandidateProcess:
     def _load(self) -> None:
         self.ask(
             "load",
+            alone=False,
             source=self._name,
             entry=self._problem.entry,
             device=self._place.device,
@@ -247,24 +257,26 @@ class CandidateProcess:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def workload(self, case: Case, outputs: list[dict[str, Any]]) -> None:
+    def workload(self, case: Case, outputs: list[dict[str, Any]], alone: bool = True) -> None:
         """Make the runner ready for a workload, if it is not; `outputs` describes what the reference returns."""
         if case is self._case:
             return
         inputs = [{"spec": asdict(i)} if isinstance(i, Spec) else {"value": i} for i in case.inputs]
         literals = self._shared.write(list(case.literals))
         params = {k: v for k, v in case.params.items() if isinstance(v, (int, float))}
-        self.ask("workload", inputs=inputs, params=params, outputs=outputs, literals=literals)
+        self.ask("workload", alone, inputs=inputs, params=params, outputs=outputs, literals=literals)
         self._case = case
 
-    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """One request and its answer.
+    def ask(self, op: str, alone: bool = True, **fields: Any) -> dict[str, Any]:
+        """One request and its answer; `alone` stops every other runner, as timing needs it.
 
         Raises:
             Fault: the candidate failed, hung, died or lied about the protocol.
         """
-        if op != "load":  # several may load at once
+        if alone:
             self._place.turn.take(self._pid, self._place.zygote.pid)
+        else:
+            self._place.turn.share(self._pid)
         try:
             self._channel.send({"op": op, **fields})
         except ChannelClosed:
