@@ -46,7 +46,7 @@ def cuda(rows: int, cols: int, dtype: str = "bfloat16") -> Workload:
 
 
 PROBLEM = Problem(
-    name="softmax_backward",
+    name="softmax-backward",
     reference=reference,
     inputs=inputs,
     workloads=[
