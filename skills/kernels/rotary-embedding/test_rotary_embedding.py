@@ -51,7 +51,7 @@ def cuda(batch: int, heads: int, seq: int, dim: int, dtype: str = "bfloat16") ->
 
 
 PROBLEM = Problem(
-    name="rotary_embedding",
+    name="rotary-embedding",
     reference=reference,
     inputs=inputs,
     workloads=[
