@@ -95,7 +95,7 @@ def cuda(batch: int, heads: int, kv_heads: int, seq: int, dim: int, dtype: str =
 
 
 PROBLEM = Problem(
-    name="flash_attention",
+    name="flash-attention",
     reference=reference,
     inputs=inputs,
     workloads=[
