@@ -70,7 +70,7 @@ def cuda(tokens: int, width: int, inter: int, dtype: str = "bfloat16") -> Worklo
 
 
 PROBLEM = Problem(
-    name="fused_mlp",
+    name="fused-mlp",
     reference=reference,
     inputs=inputs,
     workloads=[
