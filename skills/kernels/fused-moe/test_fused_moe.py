@@ -101,7 +101,7 @@ def cuda(tokens: int, width: int, inter: int, experts: int, topk: int, dtype: st
 
 
 PROBLEM = Problem(
-    name="fused_moe",
+    name="fused-moe",
     reference=reference,
     inputs=inputs,
     workloads=[
