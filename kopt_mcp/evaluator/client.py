@@ -90,8 +90,8 @@ server's other packages can shadow the user's own."""
 class LocalEvaluator:
     """An `Evaluator` on this machine: one warm harness per device, under the user's interpreter."""
 
-    def __init__(self, python: str, cache: Path) -> None:
-        self._python = python
+    def __init__(self, python: str | Callable[[], str], cache: Path) -> None:
+        self._python = python if callable(python) else lambda: python
         self._cache = cache
         self._harnesses: dict[str, _HarnessProcess] = {}
 
@@ -144,7 +144,7 @@ class LocalEvaluator:
         harness = self._harnesses.get(device)
         if harness is None or not harness.alive():
             watch.progress(0.0, "starting the evaluator")
-            harness = self._harnesses[device] = _HarnessProcess(self._python, device)
+            harness = self._harnesses[device] = _HarnessProcess(self._python(), device)
         watch.on_cancel(harness.kill)
         try:
             result = harness.request(request, watch)

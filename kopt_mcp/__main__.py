@@ -1,0 +1,197 @@
+"""The command line: serve MCP over stdio (the default), or do what a tool does from a shell."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from kopt_mcp import __version__
+from kopt_mcp.devices import describe_as
+from kopt_mcp.errors import KoptError, WorkspaceFailed
+from kopt_mcp.evaluator.client import Watch
+from kopt_mcp.evaluator.records import Evaluation, Job
+from kopt_mcp.project import Project, project_root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `kopt-mcp`; the exit status is 0 only when what was asked for was done and, where a kernel was
+    evaluated, the kernel is right."""
+    options = _parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return command(options)
+    except KoptError as error:
+        print(str(error), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; an experiment is where it was before the call.", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kopt-mcp",
+        description="Make a GPU kernel faster, one guarded and honestly measured step at a time.",
+        epilog="Without a command it serves MCP over stdio, for a coding agent to talk to.",
+    )
+    parser.add_argument("--version", action="version", version=f"kopt-mcp {__version__}")
+    parser.add_argument("--root", type=Path, default=None, help="the project's folder (default: the current one)")
+    parser.set_defaults(run=_serve)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="serve MCP over stdio (the default)")
+    serve.set_defaults(run=_serve)
+
+    call = commands.add_parser("call", help="call one tool, as an agent would, on the same journal")
+    call.add_argument(
+        "tool", help="detect_gpu, baseline, profile, diagnose, apply_patch, verify, benchmark, decide, log"
+    )
+    call.add_argument(
+        "arguments", nargs="?", default="{}", help='a JSON object, e.g. \'{"experiment": "softmax-cpu-1"}\''
+    )
+    call.set_defaults(run=_call)
+
+    log = commands.add_parser("log", help="print the log of one experiment, or list all")
+    log.add_argument("experiment", nargs="?", default=None)
+    log.add_argument("--json", action="store_true", help="print the tool's result instead of the table")
+    log.set_defaults(run=_log)
+
+    evaluate = commands.add_parser("evaluate", help="check a kernel, and time it against another, without the loop")
+    evaluate.add_argument("kernel", type=Path)
+    evaluate.add_argument("--problem", type=Path, required=True, help="the test_*.py that declares the problem")
+    evaluate.add_argument("--against", type=Path, default=None, help="time the kernel in turns with this one")
+    evaluate.add_argument("--device", default=None, help="cpu or cuda:N (default: the first GPU, else the CPU)")
+    evaluate.add_argument("--json", action="store_true", help="print the evaluation as one line of JSON, last")
+    evaluate.set_defaults(run=_evaluate)
+
+    detect = commands.add_parser("detect-gpu", help="list the processors of this machine")
+    detect.add_argument("--as", dest="name", default=None, help="resolve a device's name without having it")
+    detect.add_argument("--json", action="store_true", help="print JSON")
+    detect.set_defaults(run=_detect)
+    return parser
+
+
+def _project(options: argparse.Namespace) -> Project:
+    return Project(options.root or project_root())
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from kopt_mcp.server import create_server
+
+    project = _project(options)
+    try:
+        create_server(project.loop, project.root).run("stdio")
+    finally:
+        project.close()
+    return 0
+
+
+def _call(options: argparse.Namespace) -> int:
+    import anyio
+
+    from kopt_mcp.server import call_tool
+
+    try:
+        arguments = json.loads(options.arguments)
+    except ValueError as error:
+        raise WorkspaceFailed(f"the arguments are not JSON: {error}; give an object such as '{{}}'.") from error
+    project = _project(options)
+    try:
+        text, failed = anyio.run(call_tool, project.loop, project.root, options.tool, arguments)
+    finally:
+        project.close()
+    print(text, file=sys.stderr if failed else sys.stdout)
+    return 1 if failed else 0
+
+
+def _log(options: argparse.Namespace) -> int:
+    project = _project(options)
+    result = project.loop.log(options.experiment)
+    if options.json:
+        print(result.model_dump_json(exclude_none=True))
+    elif options.experiment:
+        print(result.table)
+    else:
+        for line in result.experiments:
+            ended = line.ended or line.phase
+            print(
+                f"{line.experiment}: {line.baseline:g} -> {line.best:g} {line.metric}, target {line.target:g}, {ended}"
+            )
+    return 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    project = _project(options)
+    try:
+        evaluation = _run_evaluation(project, options)
+    finally:
+        project.close()
+    for line in _lines(evaluation):
+        print(line)
+    if options.json:
+        print(json.dumps(asdict(evaluation)))
+    return 0 if evaluation.status == "PASSED" else 1
+
+
+def _run_evaluation(project: Project, options: argparse.Namespace) -> Evaluation:
+    problem, problem_sha = _file(options.problem)
+    kernel, kernel_sha = _file(options.kernel)
+    device = options.device or ("cuda:0" if project.devices()[0].platform != "cpu" else "cpu")
+    watch = Watch(lambda fraction, text: print(f"  {text}", file=sys.stderr))
+    job = Job("verify", problem, problem_sha, kernel, kernel_sha, device)
+    evaluation = project.evaluator.evaluate(job, watch)
+    if evaluation.status != "PASSED" or options.against is None:
+        return evaluation
+    against, against_sha = _file(options.against)
+    timed = Job(
+        "benchmark",
+        problem,
+        problem_sha,
+        kernel,
+        kernel_sha,
+        device,
+        incumbent=against,
+        incumbent_sha256=against_sha,
+    )
+    return project.evaluator.evaluate(timed, watch)
+
+
+def _file(path: Path) -> tuple[str, str]:
+    try:
+        return str(path.resolve()), sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise WorkspaceFailed(f"{path} cannot be read: {error.strerror}; name an existing file.") from error
+
+
+def _lines(evaluation: Evaluation) -> list[str]:
+    lines = [f"{evaluation.status}: {evaluation.detail}"]
+    for result in evaluation.workloads:
+        line = f"  {result.workload}: {result.status}"
+        if result.timing is not None:
+            line += f", {result.timing.latency_us:.2f} us"
+        if result.ratio is not None:
+            line += f", {result.ratio.value:.3f}x [{result.ratio.low:.3f}, {result.ratio.high:.3f}]"
+        lines.append(line)
+    if evaluation.isolation:
+        lines.append("  isolation: " + ", ".join(f"{k} {v}" for k, v in evaluation.isolation.items()))
+    return lines + [f"  note: {note}" for note in evaluation.notes]
+
+
+def _detect(options: argparse.Namespace) -> int:
+    found: Any
+    if options.name is not None:
+        found = describe_as(options.name)
+    else:
+        found = [d.model_dump(mode="json", exclude_none=True) for d in _project(options).devices()]
+    print(json.dumps(found, indent=None if options.json else 2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

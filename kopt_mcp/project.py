@@ -1,0 +1,57 @@
+"""Put the parts together for one project on this machine: the loop with its real evaluator, devices and profilers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kopt_mcp import config
+from kopt_mcp.evaluator.client import LocalEvaluator
+from kopt_mcp.loop import Loop
+from kopt_mcp.models import Device
+from kopt_mcp.platforms import detect_all
+
+
+class Project:
+    """A folder with kernels, and everything that works on them."""
+
+    def __init__(self, root: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.root = root.resolve()
+        self._environment = os.environ if environment is None else environment
+        self.evaluator = LocalEvaluator(self.python, cache_folder(self._environment))
+        self.loop = Loop(self.root, evaluator=self.evaluator, detect=detect_all)
+
+    def python(self) -> str:
+        """The interpreter that has the user's torch: the first that is named or found.
+
+        In this order: `python:` in kopt.yaml, KOPT_PYTHON, the project's .venv, the active environment, our own.
+        """
+        named = config.read_file(self.root).get("python") or self._environment.get("KOPT_PYTHON")
+        if named:
+            return str((self.root / str(named)) if "/" in str(named) else named)
+        places = [str(self.root / ".venv")]
+        places += [self._environment[v] for v in ("VIRTUAL_ENV", "CONDA_PREFIX") if self._environment.get(v)]
+        found = (Path(place) / "bin" / "python" for place in places)
+        return next((str(p) for p in found if p.exists()), sys.executable)
+
+    def devices(self) -> list[Device]:
+        """The machine's devices."""
+        return detect_all()
+
+    def close(self) -> None:
+        """End the evaluator's processes."""
+        self.evaluator.close()
+
+
+def project_root(environment: Mapping[str, str] | None = None, cwd: Callable[[], Path] = Path.cwd) -> Path:
+    """The project that a client works on: what the client says, else the folder that the server was started in."""
+    environment = os.environ if environment is None else environment
+    return Path(environment.get("KOPT_PROJECT") or environment.get("CLAUDE_PROJECT_DIR") or cwd())
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where measured ceilings are kept between runs."""
+    base = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "kopt-mcp"
