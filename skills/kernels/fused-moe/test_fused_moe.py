@@ -126,7 +126,7 @@ PROBLEM = Problem(
     precision="ieee",
     reduction="max(width, inter)",
     scale=terms,
-    vary={"tokens": (1, 40), "width": (1, 70), "inter": (1, 70)},
+    vary={"tokens": (1, 40), "width": (16, 70), "inter": (8, 70)},
     # `large` scales x by 64 and the hidden values by its square: they leave float16's range, in any model's block too.
     distributions=[d for d in DISTRIBUTIONS if d != "large"],
     layouts=LAYOUTS,
