@@ -49,10 +49,10 @@ class Channel:
         """Send one message.
 
         Raises:
-            ChannelClosed: the other side is gone.
+            ChannelClosed: the other side is gone; ValueError: it holds NaN or an infinity, which JSON has not.
         """
-        self._sent += 1
-        body = json.dumps({**message, "n": self._sent, "nonce": self._nonce}, allow_nan=False).encode()
+        body = json.dumps({**message, "n": self._sent + 1, "nonce": self._nonce}, allow_nan=False).encode()
+        self._sent += 1  # only now: a message that cannot be written must not use a number up
         try:
             self._sock.settimeout(None)
             self._sock.sendall(struct.pack("<I", len(body)) + body)
