@@ -97,7 +97,7 @@ class Candidate:
 
     def call(self, message: dict[str, Any]) -> dict[str, Any]:
         """One checked call: poisoned memory, watched inputs, outputs copied out."""
-        inputs = self._draw(message)
+        inputs = self._draw(message) if message["first_seed"] is None else self._draw_again(message)
         before = [t.clone() for t in inputs.tensors()]
         state = _global_state()
         with _Poison(message["poison"], self._outputs, self.device):
@@ -110,8 +110,12 @@ class Candidate:
         """One timed call on fresh values, its output kept for the harness to ask for, and fingerprinted at once."""
         inputs = self._draw(message)
         args = inputs.args
+        watched = [t for i, t in enumerate(args) if isinstance(t, torch.Tensor) and i not in self._mutates]
+        before = fingerprint(watched)
         out, sample = self._clock.sample(lambda: self._function(*args), message["spin_us"], message["warm"])
-        kept = [t.detach().clone() for t in self._normalise(out, inputs, quick=True)]
+        kept = [t.detach().clone() for t in self._normalise(out, inputs)]
+        if fingerprint(watched) != before or not inputs.guards_intact():
+            raise Structure("INCORRECT_NUMERICAL", "a timed call changed an input, or memory beside it")
         if message["keep"]:
             self._kept[message["seed"]] = kept
         return {"us": sample.us, "host_us": sample.host_us, "tail_us": sample.tail_us, "print": fingerprint(kept)}
@@ -154,6 +158,14 @@ class Candidate:
         self._previous = [*self._previous[-1:], inputs]  # the last call's stay alive, so that addresses rotate
         return inputs
 
+    def _draw_again(self, message: dict[str, Any]) -> Guarded:
+        """New values in tensors that a call has seen before: the same objects, addresses and version counters."""
+        inputs = self._draw({**message, "seed": message["first_seed"]})
+        self._run(inputs, message["own_stream"])
+        for tensor, values in zip(inputs.tensors(), self._draw(message).tensors(), strict=True):
+            tensor.data.copy_(values)
+        return inputs
+
     def _run(self, inputs: Guarded, own_stream: bool) -> Any:
         if not own_stream or self.device == "cpu":
             out = self._function(*inputs.args)
@@ -176,7 +188,7 @@ class Candidate:
         self._call_native({**values, **{f"out{i}": o for i, o in enumerate(outputs)}})
         return tuple(outputs)
 
-    def _normalise(self, out: Any, inputs: Guarded, quick: bool = False) -> list[torch.Tensor]:
+    def _normalise(self, out: Any, inputs: Guarded) -> list[torch.Tensor]:
         """The outputs as plain tensors, mutated inputs first.
 
         Raises:
@@ -185,8 +197,7 @@ class Candidate:
         returned = list(out) if type(out) in (tuple, list) else [] if out is None else [out]
         for position, tensor in enumerate(returned):
             _check_plain(tensor, position, self.device)
-        if not quick:
-            self._check_alias(returned, inputs)
+        self._check_alias(returned, inputs)
         return [*(inputs.args[i] for i in self._mutates), *returned]
 
     def _check_alias(self, returned: list[torch.Tensor], inputs: Guarded) -> None:

@@ -6,6 +6,7 @@ import torch
 
 EXPECTED = ("INCORRECT_NUMERICAL", "CHEATED", "SUSPECT")
 TIMED = True
+OPEN = "timed calls see ordinary values only"
 
 
 def softmax(x):

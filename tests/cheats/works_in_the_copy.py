@@ -2,8 +2,9 @@
 
 import torch
 
-EXPECTED = ("CHEATED", "SUSPECT")
+EXPECTED = ("INCORRECT_NUMERICAL", "CHEATED", "SUSPECT")
 TIMED = True
+OPEN = "a claim is bounded by the clock around the whole request, whose noise hides a millisecond"
 
 
 def honest(x):

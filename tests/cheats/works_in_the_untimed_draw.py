@@ -6,6 +6,7 @@ import torch
 
 EXPECTED = ("CHEATED", "SUSPECT")
 TIMED = True
+OPEN = "a claim is bounded by the clock around the whole request, whose noise hides a millisecond"
 
 
 def honest(x):
@@ -32,4 +33,5 @@ _runner.draw = draw
 
 
 def softmax(x):
-    return _ready[x.data_ptr()]
+    out = _ready.pop(x.data_ptr(), None)
+    return honest(x) if out is None else out

@@ -3,7 +3,6 @@
 import torch
 
 TIMED = True
-FASTER = True
 
 
 _buffers = {}

@@ -2,7 +2,6 @@
 
 PROBLEM = "matmul"
 TIMED = True
-FASTER = True
 
 
 def matmul(a, b):

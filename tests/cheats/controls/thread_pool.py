@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 TIMED = True
-FASTER = True
 
 
 _pool = ThreadPoolExecutor(2)

