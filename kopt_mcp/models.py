@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 Platform = Literal["nvidia", "amd", "cpu"]
 Bound = Literal["memory", "compute", "latency", "balanced", "at_roof", "unclear"]
-Rung = Literal["ncu", "rocprofv3", "rocprof", "cupti", "torch_profiler", "static", "timing"]
+Rung = Literal["ncu", "rocprofv3", "rocprof", "cupti", "torch_profiler", "perf", "static", "timing"]
 Owner = Literal["authored", "vendor", "framework"]
 
 
@@ -57,6 +57,8 @@ class Device(Record):
     sm_count: int | None = None
     """Streaming multiprocessors, compute units, or CPU cores."""
     l2_bytes: int | None = None
+    l3_bytes: int | None = None
+    """Last-level cache of a CPU, as one core sees it."""
     shared_bytes: int | None = None
     """Largest shared memory (LDS) of one block."""
     clock_mhz: int | None = None
@@ -65,11 +67,12 @@ class Device(Record):
     power_limit_w: float | None = None
     temperature_c: float | None = None
     throttle: list[str] = []
-    """Active reasons for a lowered clock; empty when there are none or they cannot be read."""
+    """Active reasons for a lowered clock; empty when there are none or they cannot be read. Idling is not one."""
     partition: str | None = None
     """MIG profile, vGPU or AMD compute partition, when the device is a slice."""
     versions: dict[str, str] = {}
-    """driver, cuda or rocm, torch, triton: what is there."""
+    """`driver`, `cuda` (of the toolkit, or of torch where that was asked), `cuda_driver` (the newest CUDA that the
+    driver supports), `rocm`, `torch`, `triton`: what is there."""
     bandwidth_gbps: Peak | None = None
     """Nominal memory bandwidth; null when the device is not known, never a guess."""
     tflops: dict[str, Peak] = {}
@@ -79,6 +82,35 @@ class Device(Record):
     measured_tflops: dict[str, Peak] = {}
     profilers: list[Profiler] = []
     notes: list[str] = []
+
+
+class StaticKernel(Record):
+    """What the compiler says about one launched kernel, with no GPU."""
+
+    name: str
+    target: str
+    registers: int | None
+    spills: int | None
+    """Spilled 4-byte words per thread."""
+    shared_bytes: int | None
+    load_bytes: int | None
+    """Widest global load of one thread."""
+    store_bytes: int | None
+    mma: str | None
+    """Matrix instruction family (`wgmma`, `mma.sync`, `tcgen05`, `mfma`, `wmma`), null when there is none."""
+    async_copy: str | None
+    """`tma`, `cp.async`, null."""
+    occupancy_pct: float | None
+    limiter: str | None
+    grid: list[int]
+    block_threads: int | None
+    waves: float | None
+    problems: list[str] = []
+    """What cannot launch or is bound to be slow, in words."""
+    config: dict[str, str] = {}
+    """The autotuning config that was compiled, where there are several."""
+    notes: list[str] = []
+    """What a reader must know about where the numbers come from."""
 
 
 class KernelProfile(Record):
@@ -99,7 +131,9 @@ class Profile(Record):
     SOL), `tensor_pct`, `fma_pct`, `alu_pct`, `lsu_pct`, `xu_pct`, `fp64_pct`, `issue_pct`, `occupancy_pct`,
     `occupancy_theoretical_pct`, `waves`, `grid_blocks`, `block_threads`, `registers`, `spill_bytes`, `shared_bytes`,
     `l1_hit_pct`, `l2_hit_pct`, `bytes_per_sector_load`, `bytes_per_sector_store`, `bank_conflict_pct`,
-    `stall_<reason>_pct`, `divergence_lanes`, `launch_us` (host time of one call), `load_bytes`, `store_bytes`.
+    `stall_<reason>_pct`, `divergence_lanes`, `load_bytes`, `store_bytes`, `coalescing_pct` (AMD). Of the whole call:
+    `launch_us` (host time), `latency_us` (the last benchmark's median). On a CPU: `cycles`, `instructions`, `ipc`,
+    `cache_misses`, `branch_misses`, all of one call.
     """
 
     rung: Rung
@@ -111,9 +145,12 @@ class Profile(Record):
     metrics: dict[str, float | None]
     """Of the kernel with the largest share."""
     facts: dict[str, str] = {}
-    """Words rather than numbers: `occupancy_limiter`, `mma`, `tool_version`."""
+    """Words rather than numbers: `occupancy_limiter`, `mma`, `tool_version`, `sm_clock_mhz`, `isolation` (how far the
+    candidate was shut in), `static` (why the compiler says nothing), `vectorized` and `not_vectorized` (lines)."""
     artifacts: list[str] = []
     """Raw reports, relative to the project."""
+    compiled: list[StaticKernel] = []
+    """What the compiler says of the launched kernels; empty where it was not asked or did not answer in time."""
 
 
 class Evidence(Record):
@@ -165,33 +202,11 @@ class Diagnosis(Record):
     """`counters`, `static` or `analytic`: what the diagnosis rests on."""
 
 
-class StaticKernel(Record):
-    """What the compiler says about one launched kernel, with no GPU."""
-
-    name: str
-    target: str
-    registers: int | None
-    spills: int | None
-    """Spilled 4-byte words per thread."""
-    shared_bytes: int | None
-    load_bytes: int | None
-    """Widest global load of one thread."""
-    store_bytes: int | None
-    mma: str | None
-    """Matrix instruction family (`wgmma`, `mma.sync`, `tcgen05`, `mfma`, `wmma`), null when there is none."""
-    async_copy: str | None
-    """`tma`, `cp.async`, null."""
-    occupancy_pct: float | None
-    limiter: str | None
-    grid: list[int]
-    block_threads: int
-    waves: float | None
-    problems: list[str] = []
-    """What cannot launch or is bound to be slow, in words."""
-
-
 Tool = Literal["detect_gpu", "baseline", "profile", "diagnose", "apply_patch", "verify", "benchmark", "decide", "log"]
 Phase = Literal["new", "ready", "profiled", "diagnosed", "patched", "verified", "failed", "benchmarked", "done"]
+ChangeKind = Literal["launch", "memory", "algorithm", "numerics", "scheduling", "arch"]
+"""What a patch changes: launch parameters, memory access, algorithm or fusion, numerics, scheduling, features of one
+architecture."""
 Metric = Literal["gbps", "tflops", "latency_us"]
 """What an experiment is after; `latency_us` is better when lower, the others when higher."""
 

@@ -76,7 +76,7 @@ def test_the_kernels_of_a_cuda_file_are_profiled_one_by_one():
     assert found["block_sum"].occupancy_pct == 100
     assert found["copy"].load_bytes == 16
     assert (found["copy"].occupancy_pct, found["copy"].grid) == (None, [])
-    assert "pass block_threads" in found["copy"].problems[0]
+    assert "pass block_threads" in found["copy"].notes[0]
 
 
 @needs_nvcc

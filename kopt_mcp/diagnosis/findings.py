@@ -15,6 +15,8 @@ from kopt_mcp.diagnosis.found import Found, found
 from kopt_mcp.diagnosis.signals import Signals
 from kopt_mcp.models import Finding
 
+NO_LAUNCH = ("cannot launch", "compile timed out")
+
 Rule = Callable[[Signals, Verdict], Found | None]
 
 
@@ -44,7 +46,8 @@ def many_kernels(signals: Signals, _: Verdict) -> Found | None:
 
 
 def compiler_problem(signals: Signals, _: Verdict) -> Found | None:
-    problems = [problem for kernel in signals.static for problem in kernel.problems]
+    # What is merely slow has a rule of its own, which counters may contradict.
+    problems = [text for kernel in signals.static for text in kernel.problems if text.startswith(NO_LAUNCH)]
     if not problems:
         return None
     return Found(Finding(name="compiler-problem", text=" ".join(problems), tier=1))

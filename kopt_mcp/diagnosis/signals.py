@@ -141,13 +141,13 @@ def gather(
     dtype: str,
 ) -> Signals:
     """Signals in which counters win over what the compiler says of the same kernel."""
-    compiled = _main(profile, static)
+    compiled = main_kernel(profile, static)
     measured = {name: value for name, value in profile.metrics.items() if value is not None}
     return Signals(
         profile=profile,
         device=device,
-        metrics={**(_compiled_metrics(compiled) if compiled else {}), **measured},
-        facts={**(_compiled_facts(compiled) if compiled else {}), **profile.facts},
+        metrics={**(compiled_metrics(compiled) if compiled else {}), **measured},
+        facts={**(compiled_facts(compiled) if compiled else {}), **profile.facts},
         static=static,
         bytes_needed=bytes_needed,
         flops=flops,
@@ -155,7 +155,7 @@ def gather(
     )
 
 
-def _main(profile: Profile, static: Sequence[StaticKernel]) -> StaticKernel | None:
+def main_kernel(profile: Profile, static: Sequence[StaticKernel]) -> StaticKernel | None:
     """The compiled kernel with the largest share; the first one where nothing was timed by name."""
     by_name = {kernel.name: kernel for kernel in static}
     for kernel in profile.kernels[:1]:
@@ -163,7 +163,8 @@ def _main(profile: Profile, static: Sequence[StaticKernel]) -> StaticKernel | No
     return static[0] if static else None
 
 
-def _compiled_metrics(kernel: StaticKernel) -> dict[str, float]:
+def compiled_metrics(kernel: StaticKernel) -> dict[str, float]:
+    """What the compiler says of a kernel, under a profile's names; what it does not say is left out."""
     blocks = 1.0
     for extent in kernel.grid:
         blocks *= extent
@@ -181,6 +182,7 @@ def _compiled_metrics(kernel: StaticKernel) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
-def _compiled_facts(kernel: StaticKernel) -> dict[str, str]:
+def compiled_facts(kernel: StaticKernel) -> dict[str, str]:
+    """The same for what is said in words."""
     values = {"occupancy_limiter": kernel.limiter, "mma": kernel.mma, "async_copy": kernel.async_copy}
     return {name: value for name, value in values.items() if value}

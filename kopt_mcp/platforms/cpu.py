@@ -50,6 +50,7 @@ def _linux(host: Host) -> Device:
         memory_bytes=_kib(host.read("/proc/meminfo") or "", "MemTotal"),
         sm_count=cores,
         l2_bytes=caches.get("L2"),
+        l3_bytes=caches.get("L3"),
         clock_mhz=_whole(_field(info, "cpu MHz")),
         clock_max_mhz=_max_clock(host) or _whole(lscpu.get("CPU max MHz")),
         notes=[*notes, *limits],

@@ -27,6 +27,8 @@ from kopt_mcp.platforms.reports import (
 
 PROBE_METRIC = "sm__cycles_active.avg"
 PROBE_PROGRAM = "import torch; torch.ones(1 << 16, device='cuda').add_(1); torch.cuda.synchronize(); print('launched')"
+MOST_LAUNCHES = 200
+"""Recorded of one call: each launch is replayed about a dozen times."""
 SECTOR_BYTES = 32
 WARP_LANES = 32
 
@@ -49,11 +51,14 @@ def metrics_for(arch: str) -> list[str]:
     return [*memory, *names.DIRECT.values(), *tensor, *names.LIMITERS.values(), *local, *access, *sectors, *stalls]
 
 
-def command(ncu: str, target: Sequence[str], *, log_file: str, metrics: Sequence[str], full: bool = False) -> list[str]:
+def command(
+    ncu: str, target: Sequence[str], *, log_file: str, metrics: Sequence[str], full: bool = False, export: str = ""
+) -> list[str]:
     """The command that profiles `target` and writes its CSV to `log_file`.
 
     `metrics`: what `metrics_for` or `without_unknown` gave. `full` adds every section of ncu's own full set
-    (about forty passes, ten seconds or more a launch).
+    (about forty passes, ten seconds or more a launch). `export`: write a report file of this name (ncu appends
+    `.ncu-rep`) instead of the CSV; `import_command` reads it.
     """
     return [
         ncu,
@@ -61,12 +66,18 @@ def command(ncu: str, target: Sequence[str], *, log_file: str, metrics: Sequence
         *("--profile-from-start", "off"),
         *("--clock-control", "none"),
         *("--cache-control", "all"),
+        *("--launch-count", str(MOST_LAUNCHES)),
         *(("--set", "full") if full else ()),
         *(("--metrics", ",".join(metrics)) if metrics else ()),
-        *("--csv", "--page", "raw", "--print-units", "base"),
+        *(("--force-overwrite", "--export", export) if export else ("--csv", "--page", "raw", "--print-units", "base")),
         *("--log-file", log_file),
         *target,
     ]
+
+
+def import_command(ncu: str, report: str, *, page: str, csv: bool) -> list[str]:
+    """Print one page (`raw`, or `details` with what ncu's rules say) of a report file; needs no GPU."""
+    return [ncu, "--import", report, "--page", page, "--print-units", "base", *(("--csv",) if csv else ())]
 
 
 def probe_command(ncu: str, python: str, *, log_file: str) -> list[str]:
@@ -108,7 +119,7 @@ def read(report: str, output: str = "") -> list[Result]:
     results = parse(report)
     if not results:
         found = failure(f"{report}\n{output}")
-        raise_failure("ncu", found or Failure("no_kernels", "the report holds no kernel", names.FAILURES[-1].remedy))
+        raise_failure("ncu", found or Failure("no_kernels", "the report holds no kernel", NO_KERNELS_REMEDY))
     return results
 
 
@@ -139,6 +150,8 @@ def to_profile(
     )
 
 
+NO_KERNELS_REMEDY = names.FAILURES[-1].remedy
+TARGET_REMEDY = "Correct that first; verify says more."
 TIMED_OUT = Failure(
     "resources",
     "the profiler did not end in time",

@@ -39,8 +39,8 @@ _FIELDS = (
 _OLDER_FIELD = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
 
 # nvml.h, nvmlClocksEventReason*.
+GPU_IDLE = 0x1
 THROTTLE_REASONS = {
-    0x1: "gpu_idle",
     0x2: "applications_clocks_setting",
     0x4: "sw_power_cap",
     0x8: "hw_slowdown",
@@ -151,9 +151,12 @@ def parse_listing(text: str) -> dict[str, list[Listed]]:
 
 
 def throttle_reasons(mask: str | None) -> list[str]:
-    """The names of the bits of a clocks-event mask (`0x0000000000000004`); bits without a name keep their number."""
+    """The names of the bits of a clocks-event mask (`0x0000000000000004`); bits without a name keep their number.
+
+    A GPU that idles lowers its clock as it should: that is no throttling.
+    """
     try:
-        bits = int(mask or "0", 16)
+        bits = int(mask or "0", 16) & ~GPU_IDLE
     except ValueError:
         return []
     named = [reason for bit, reason in THROTTLE_REASONS.items() if bits & bit]

@@ -18,6 +18,8 @@ COUNTERS_REFUSED = (
     "NVreg_RestrictProfilingToAdminUsers=0, start the container with --cap-add SYS_ADMIN, or run as root; rented "
     "machines usually allow none of these"
 )
+_CUDA_HOMES = ("CUDA_HOME", "CUDA_PATH")
+_ROCM_HOMES = ("ROCM_PATH", "ROCM_HOME")
 _EVENTS_REFUSED = (
     "kernel.perf_event_paranoid is {level}: `sysctl kernel.perf_event_paranoid=2` as root, or give perf CAP_PERFMON"
 )
@@ -26,14 +28,19 @@ _NO_PMU = "no hardware counters here (a virtual machine without a PMU): only sof
 
 def nvidia_profilers(host: Host) -> list[Profiler]:
     """`ncu`, `nsys` and `compute-sanitizer`; only ncu needs the driver's leave to read counters."""
-    homes = tuple(f"{host.env[name]}/bin" for name in ("CUDA_HOME", "CUDA_PATH") if host.env.get(name))
-    cuda = (*homes, *_CUDA)
-    refused = COUNTERS_REFUSED if counters_restricted(host) and not host.is_admin() else ""
+    cuda = _cuda_folders(host)
     return [
-        _profiler(host, "ncu", (*cuda, "/opt/nvidia/nsight-compute/*"), "install Nsight Compute", refused),
+        ncu(host),
         _profiler(host, "nsys", (*cuda, "/opt/nvidia/nsight-systems/*/bin"), "install Nsight Systems"),
         _profiler(host, "compute-sanitizer", cuda, "install the CUDA toolkit"),
     ]
+
+
+def ncu(host: Host) -> Profiler:
+    """Nsight Compute's command line."""
+    refused = COUNTERS_REFUSED if counters_restricted(host) and not host.is_admin() else ""
+    folders = (*_cuda_folders(host), "/opt/nvidia/nsight-compute/*")
+    return _profiler(host, "ncu", folders, "install Nsight Compute", refused)
 
 
 def counters_restricted(host: Host) -> bool:
@@ -44,19 +51,34 @@ def counters_restricted(host: Host) -> bool:
 
 def amd_profilers(host: Host) -> list[Profiler]:
     """`rocprofv3` and the older `rocprof`."""
-    homes = tuple(f"{host.env[name]}/bin" for name in ("ROCM_PATH", "ROCM_HOME") if host.env.get(name))
-    rocm = (*homes, *_ROCM)
-    return [
-        _profiler(host, "rocprofv3", rocm, "install rocprofiler-sdk (ROCm 6.2 or newer)"),
-        _profiler(host, "rocprof", rocm, "install rocprofiler"),
-    ]
+    return [rocprofv3(host), rocprof(host)]
+
+
+def rocprofv3(host: Host) -> Profiler:
+    """The profiler of rocprofiler-sdk."""
+    return _profiler(host, "rocprofv3", _rocm_folders(host), "install rocprofiler-sdk (ROCm 6.2 or newer)")
+
+
+def rocprof(host: Host) -> Profiler:
+    """The legacy profiler, kernel times only."""
+    return _profiler(host, "rocprof", _rocm_folders(host), "install rocprofiler")
+
+
+def roctx_library(host: Host) -> str | None:
+    """The library through which a program tells rocprofv3 what to record."""
+    roots = [*(host.env[name] for name in _ROCM_HOMES if host.env.get(name)), "/opt/rocm", "/opt/rocm-*"]
+    found = [path for root in roots for path in host.glob(f"{root}/lib/librocprofiler-sdk-roctx.so*")]
+    return found[0] if found else None
 
 
 def cpu_profilers(host: Host) -> list[Profiler]:
     """`perf`; above paranoid level 2 it needs a privilege, and without a PMU it has only software events."""
-    if host.system != "Linux":
-        return []
-    return [_profiler(host, "perf", (), "install linux-perf (linux-tools)", _perf_obstacle(host))]
+    return [perf(host)] if host.system == "Linux" else []
+
+
+def perf(host: Host) -> Profiler:
+    """Linux perf; see `cpu_profilers`."""
+    return _profiler(host, "perf", (), "install linux-perf (linux-tools)", _perf_obstacle(host))
 
 
 def _perf_obstacle(host: Host) -> str:
@@ -76,6 +98,14 @@ def cuda_toolkit(host: Host) -> str | None:
     path = host.which("nvcc", *_CUDA)
     found = re.search(r"release (\d+\.\d+)", host.run([path, "--version"]).stdout) if path else None
     return found[1] if found else None
+
+
+def _cuda_folders(host: Host) -> tuple[str, ...]:
+    return (*(f"{host.env[name]}/bin" for name in _CUDA_HOMES if host.env.get(name)), *_CUDA)
+
+
+def _rocm_folders(host: Host) -> tuple[str, ...]:
+    return (*(f"{host.env[name]}/bin" for name in _ROCM_HOMES if host.env.get(name)), *_ROCM)
 
 
 def _profiler(host: Host, name: str, folders: tuple[str, ...], install: str, obstacle: str = "") -> Profiler:

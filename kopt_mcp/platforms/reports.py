@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from kopt_mcp.errors import ToolUnavailable
 from kopt_mcp.models import KernelProfile, Owner, Profile, Rung
@@ -19,7 +20,7 @@ ADDITIVE = ("duration_us", "dram_bytes", "spill_bytes")
 
 # Searched in the bare name in lower case; a framework's name wins over a library's.
 FRAMEWORK = re.compile(
-    r"^at::|at_cuda_detail|^c10::|^triton_(poi|red|per|tem|mm|for|spl)_|^thrust::|^cub::|^rocprim::|^hipcub::"
+    r"^at(en)?::|^torch::|at_cuda_detail|^c10::|^triton_(poi|red|per|tem|mm|for|spl)_|^thrust::|^cub::|^rocprim::|^hipcub::"
     r"|(^|::)(vectorized_|unrolled_)?elementwise_kernel|(^|::)reduce_kernel<|catarraybatched|^mem(cpy|set)\b|__amd_rocclr"
 )
 VENDOR = re.compile(
@@ -72,7 +73,7 @@ def find_failure(output: str, table: Iterable[FailureText]) -> Failure | None:
     return None
 
 
-def raise_failure(tool: str, failure: Failure) -> None:
+def raise_failure(tool: str, failure: Failure) -> NoReturn:
     """Raise the failure as `ToolUnavailable`: the tool's line, then what to do."""
     raise ToolUnavailable(f"{tool}: {failure.text.rstrip('.')} ({failure.kind}). {failure.remedy}")
 

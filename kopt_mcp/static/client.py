@@ -194,6 +194,7 @@ def _launch(event: dict[str, Any], arch: Arch, folder: Path) -> Launch:
         instructions=_read(folder, Path(seen.artifact).name),
         tensor_columns=seen.tensor_columns,
         remark=_remark(seen.tuned),
+        config=_config(seen.tuned),
     )
 
 
@@ -202,6 +203,11 @@ def _read(folder: Path, stem: str) -> Instructions:
         if (path := folder / f"{stem}.{suffix}").exists():
             return reader(path.read_text(encoding="utf-8"))
     return NOTHING_READ
+
+
+def _config(tuned: Tuned | None) -> dict[str, str]:
+    pairs = (one.partition("=") for one in (tuned.config.split(", ") if tuned else ()))
+    return {name: value for name, _, value in pairs}
 
 
 def _remark(tuned: Tuned | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kopt_mcp.models import StaticKernel
 from kopt_mcp.static.arch import BLOCK_THREADS, Arch
@@ -40,6 +40,10 @@ class Launch:
     tensor_columns: int = 0
     remark: str = ""
     """What the reader must know about where the launch comes from."""
+    fault: str = ""
+    """What keeps the compiler from an answer."""
+    config: dict[str, str] = field(default_factory=dict)
+    """The autotuning config that was compiled."""
 
 
 def endless_compile(name: str, block_threads: int | None, timeout_s: float) -> Launch:
@@ -52,7 +56,7 @@ def endless_compile(name: str, block_threads: int | None, timeout_s: float) -> L
         spills=None,
         shared_bytes=None,
         instructions=NOTHING_READ,
-        remark=f"compile timed out after {timeout_s:g} s: the tile is too large for this target",
+        fault=f"compile timed out after {timeout_s:g} s: the tile is too large for this target",
     )
 
 
@@ -80,13 +84,15 @@ def static_kernel(launch: Launch, arch: Arch, *, target: str, units: int | None 
         occupancy_pct=round(resident.pct, 2) if resident else None,
         limiter=resident.limiter if resident else None,
         grid=list(launch.grid),
-        block_threads=launch.block_threads or 0,
+        block_threads=launch.block_threads,
         waves=round(filled.count, 2) if filled else None,
         problems=[
             *(f"cannot launch: {text}" for text in _impossible(launch, arch)),
             *_slow(launch, arch, filled, units),
-            *filter(None, [launch.remark]),
+            *filter(None, [launch.fault]),
         ],
+        config=launch.config,
+        notes=[launch.remark] if launch.remark else [],
     )
 
 

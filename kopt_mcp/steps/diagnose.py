@@ -5,10 +5,11 @@ from __future__ import annotations
 from kopt_mcp.events import DiagnoseData
 from kopt_mcp.models import Diagnosis, Idea, Profile
 from kopt_mcp.phases import Experiment, legal
+from kopt_mcp.profiling import from_timing
 from kopt_mcp.results import DiagnoseResult
 from kopt_mcp.source import is_triton
 from kopt_mcp.steps.call import Call, rounded, workloads
-from kopt_mcp.steps.profile import from_timing, last_timing
+from kopt_mcp.steps.profile import last_timing
 from kopt_mcp.workspace import decode
 
 
@@ -37,6 +38,7 @@ def _of(call: Call, sha256: str, tried: frozenset[tuple[int, str]]) -> Diagnosis
         flops=info.flops,
         dtype=info.dtype,
         documented_bound=state.setup.problem.bound,
+        static=profile.compiled,
         tried=tried,
         is_triton=is_triton(text),
     )

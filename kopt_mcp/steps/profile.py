@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from kopt_mcp.errors import InputRefused
 from kopt_mcp.evaluator.records import Timing, WorkloadInfo
 from kopt_mcp.events import ProfileData
 from kopt_mcp.models import Profile
 from kopt_mcp.phases import Experiment, legal
+from kopt_mcp.profiling import from_timing
 from kopt_mcp.results import ProfileResult
 from kopt_mcp.steps.call import Call, rounded, workloads
 
 DEPTHS = ("quick", "full")
-SHOWN = 40
+SHOWN = (
+    "latency_us",
+    "duration_us",
+    "launch_us",
+    "dram_pct",
+    "dram_bytes",
+    "l1_pct",
+    "tensor_pct",
+    "fma_pct",
+    "occupancy_pct",
+    "occupancy_theoretical_pct",
+    "registers",
+    "spill_bytes",
+    "waves",
+    "bytes_per_sector_load",
+    "load_bytes",
+    "ipc",
+)
+"""What is worth an agent's attention first; the rest is in metrics.json."""
+STALLS_SHOWN = 2
 
 
 def act(call: Call, workload: str | None, depth: str) -> ProfileData:
@@ -43,13 +65,13 @@ def act(call: Call, workload: str | None, depth: str) -> ProfileData:
             artifacts=path.parent.parent / "profiles",
             watch=call.watch,
         )
-    return ProfileData(sha256=state.current, profile=profile)
+    relative = [call.tools.workspace.relative(Path(path)) for path in profile.artifacts]
+    return ProfileData(sha256=state.current, profile=profile.model_copy(update={"artifacts": relative}))
 
 
 def answer(state: Experiment, data: ProfileData) -> ProfileResult:
     """What the agent is told."""
     profile = data.profile
-    measured = {name: rounded(value) for name, value in profile.metrics.items() if value is not None}
     return ProfileResult(
         experiment=state.id,
         phase=state.phase,
@@ -57,24 +79,19 @@ def answer(state: Experiment, data: ProfileData) -> ProfileResult:
         rung=profile.rung,
         why=profile.why,
         workload=profile.workload,
-        metrics=dict(list(measured.items())[:SHOWN]),
+        metrics=_shown(profile),
         facts=profile.facts,
         kernels=tuple(f"{k.share_pct:.0f}% {k.name[:80]} x{k.calls} ({k.owner})" for k in profile.kernels[:8]),
         artifacts=tuple(profile.artifacts[:5]),
     )
 
 
-def from_timing(workload: str, timing: Timing | None, why: str) -> Profile:
-    """The lowest rung: nothing but how long the kernel took."""
-    duration = timing.latency_us if timing else None
-    return Profile(
-        rung="timing",
-        why=why,
-        workload=workload,
-        kernels=[],
-        metrics={"duration_us": duration, "launch_us": None},
-        facts={"method": timing.method, "cache": timing.cache} if timing else {},
-    )
+def _shown(profile: Profile) -> dict[str, float | None]:
+    """About a dozen numbers: those that decide, and the reasons for which warps wait most."""
+    measured = {name: value for name, value in profile.metrics.items() if value is not None}
+    stalls = sorted((name for name in measured if name.startswith("stall_")), key=lambda name: -measured[name])
+    names = [name for name in SHOWN if name in measured] + stalls[:STALLS_SHOWN]
+    return {name: rounded(measured[name]) for name in names}
 
 
 def last_timing(state: Experiment, sha256: str, workload: str) -> Timing | None:

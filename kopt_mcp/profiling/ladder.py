@@ -1,0 +1,180 @@
+"""The ladder: the best instrument first, the next one where it may not be used, and always the word which it was."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Protocol
+
+from kopt_mcp.errors import EvaluatorFailed, InputRefused, ToolUnavailable
+from kopt_mcp.evaluator.client import Evaluator, Watch
+from kopt_mcp.evaluator.records import Job, Timing, WorkloadInfo
+from kopt_mcp.models import Device, Profile
+from kopt_mcp.platforms import torch_profile
+from kopt_mcp.platforms.host import Host
+from kopt_mcp.profiling.access import CounterAccess
+from kopt_mcp.profiling.amd import RocprofRung, Rocprofv3Rung
+from kopt_mcp.profiling.compiler import Compiled, Compiler, StaticProfile, authored_kernels, with_compiled
+from kopt_mcp.profiling.cpu import PerfRung, vectorization
+from kopt_mcp.profiling.nvidia import NcuRung
+from kopt_mcp.profiling.process import launch as launch_process
+from kopt_mcp.profiling.process import read_answer, scratch
+from kopt_mcp.profiling.request import Launch, Request, artifacts_folder, from_timing
+from kopt_mcp.source import is_triton
+from kopt_mcp.static import static_profile
+
+SHORT_US = 50.0
+"""Kernels that run longer hide what it costs to launch them: only below is that measured."""
+HOST_CALLS = 15
+REASON = 300
+"""Characters of each reason for not taking a rung."""
+
+
+class Rung(Protocol):
+    """One instrument. Raises `ToolUnavailable` where it may not be used, with the remedy."""
+
+    name: str
+
+    def __call__(self, request: Request) -> Profile: ...
+
+
+class TorchRung:
+    """Kernel names and times through torch.profiler, in the evaluator's own sandbox; needs no permission."""
+
+    name = "torch.profiler"
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+
+    def __call__(self, request: Request) -> Profile:
+        """Times by kernel; on a CPU by operator."""
+        if request.native_on_cpu:
+            raise ToolUnavailable("it sees torch's operators, and this kernel is C")
+        if request.device.platform == "cpu" and is_triton(request.candidate.read_text("utf-8", "replace")):
+            raise ToolUnavailable("without a GPU Triton runs under its interpreter, whose times say nothing")
+        times = self._evaluator.kernel_times(request.job, request.workload.name, request.watch)
+        return torch_profile.to_profile(
+            times, workload=request.workload.name, why="torch.profiler lists kernel times", authored=request.authored
+        )
+
+
+class Ladder:
+    """The loop's `Profiler`."""
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        *,
+        python: str,
+        cache: Path,
+        host: Host | None = None,
+        launch: Launch = launch_process,
+        static: StaticProfile = static_profile,
+    ) -> None:
+        """Build the rungs.
+
+        Args:
+            evaluator: for the rung that needs no permission.
+            python: the user's interpreter, which runs what is profiled.
+            cache: where it is remembered that counters may (not) be read.
+            host: where profilers are looked for; tests give recorded answers.
+            launch: starts a profiler with the candidate under it.
+            static: what compiles the candidate beside the profiler.
+        """
+        host = host or Host()
+        self.access = CounterAccess(cache, host)
+        self._python = python
+        self._launch = launch
+        self._compiler = Compiler(python, launch, static)
+        torch_rung = TorchRung(evaluator)
+        self._rungs: dict[str, tuple[Rung, ...]] = {
+            "nvidia": (NcuRung(python, host, launch, self.access), torch_rung),
+            "amd": (
+                Rocprofv3Rung(python, host, launch, self.access),
+                torch_rung,
+                RocprofRung(python, host, launch),
+            ),
+            "cpu": (torch_rung, PerfRung(python, host, launch, self.access)),
+        }
+
+    def __call__(
+        self,
+        *,
+        device: Device,
+        job: Job,
+        workload: WorkloadInfo,
+        timing: Timing | None,
+        depth: str,
+        artifacts: Path,
+        watch: Watch,
+    ) -> Profile:
+        """Profile one workload of `job.candidate`; see `kopt_mcp.steps.call.Profiler`.
+
+        Raw reports and `metrics.json` lie in a folder of their own under `artifacts`; their paths are absolute.
+
+        Raises:
+            ProblemInvalid, WorkspaceFailed, Cancelled: there is no profile; a missing or forbidden instrument is no
+                reason, it leads to a lower rung.
+        """
+        request = Request(
+            device=device,
+            job=job,
+            workload=workload,
+            timing=timing,
+            full=depth == "full",
+            artifacts=artifacts_folder(artifacts, job, workload.name, depth),
+            watch=watch,
+            authored=authored_kernels(Path(job.candidate)),
+        )
+        compiling = self._compiler.start(request)
+        profile = self._climb(request, compiling)
+        profile = self._with_host_time(request, profile)
+        profile = self._with_vectorization(request, profile)
+        if timing is not None:
+            profile = profile.model_copy(update={"metrics": {**profile.metrics, "latency_us": timing.latency_us}})
+        kept = request.keep("metrics.json", profile.model_dump_json(indent=1))
+        return profile.model_copy(update={"artifacts": [*profile.artifacts, kept]})
+
+    def _climb(self, request: Request, compiling: Future[Compiled]) -> Profile:
+        """The highest rung that holds, with the compiler's word; else that alone, else the time alone."""
+        passed: list[str] = []
+        for rung in self._rungs[request.device.platform]:
+            request.watch.progress(0.1, f"profiling with {rung.name}")
+            try:
+                profile = rung(request)
+            except (ToolUnavailable, EvaluatorFailed, InputRefused) as error:
+                passed.append(f"{rung.name}: {str(error).removeprefix(rung.name + ': ')[:REASON]}")
+                continue
+            why = "; ".join([*passed, f"{profile.why}"])
+            return with_compiled(profile.model_copy(update={"why": why}), compiling.result())
+        request.watch.progress(0.8, "compiling")
+        compiled = compiling.result()
+        profile = from_timing(request.workload.name, request.timing, "; ".join(passed))
+        if compiled.kernels:
+            profile = profile.model_copy(update={"rung": "static"})
+        return with_compiled(profile, compiled)
+
+    def _with_host_time(self, request: Request, profile: Profile) -> Profile:
+        """What one call costs the host, where the kernels are so short that it matters."""
+        times = [kernel.metrics.get("duration_us") for kernel in profile.kernels]
+        known = [time for time in times if time is not None]
+        launches = sum(kernel.calls for kernel in profile.kernels)
+        if request.device.platform == "cpu" or not known or sum(known) / launches > SHORT_US:
+            return profile
+        with scratch() as folder:
+            job = request.target_job(op="call", calls=HOST_CALLS)
+            command = job.command(self._python, folder)
+            self._launch(command, folder=folder, timeout_s=job.timeout_s, watch=request.watch)
+            host_us = read_answer(folder).get("host_us")
+        if not isinstance(host_us, (int, float)) or not math.isfinite(host_us) or host_us <= 0:
+            return profile
+        return profile.model_copy(update={"metrics": {**profile.metrics, "launch_us": float(host_us)}})
+
+    def _with_vectorization(self, request: Request, profile: Profile) -> Profile:
+        if not request.native_on_cpu:
+            return profile
+        facts, kept = vectorization(request, self._python, self._launch)
+        update = {"facts": {**profile.facts, **facts}, "artifacts": [*profile.artifacts, *kept]}
+        rung = "static" if kept and profile.rung == "timing" else profile.rung
+        return profile.model_copy(update={**update, "rung": rung})

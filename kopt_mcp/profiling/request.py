@@ -1,0 +1,94 @@
+"""What a rung of the ladder is asked, and what all rungs share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from kopt_mcp.errors import WorkspaceFailed
+from kopt_mcp.evaluator.client import Watch
+from kopt_mcp.evaluator.records import Job, Timing, WorkloadInfo
+from kopt_mcp.evaluator.target_job import TargetJob
+from kopt_mcp.models import Device, Profile
+from kopt_mcp.platforms.host import Ran
+
+
+class Launch(Protocol):
+    """Runs a program in a folder of its own, to its end or to its timeout; raises only `Cancelled`."""
+
+    def __call__(self, argv: Sequence[str], *, folder: Path, timeout_s: float, watch: Watch) -> Ran: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """One workload of one candidate on one device."""
+
+    device: Device
+    job: Job
+    workload: WorkloadInfo
+    timing: Timing | None
+    full: bool
+    artifacts: Path
+    """Where this profile's raw reports go; made when the first one is kept."""
+    watch: Watch
+    authored: frozenset[str] = frozenset()
+    """Names of the kernels that the candidate's file defines."""
+
+    @property
+    def candidate(self) -> Path:
+        """The kernel's file."""
+        return Path(self.job.candidate)
+
+    @property
+    def native_on_cpu(self) -> bool:
+        """Whether it is a C or C++ kernel for the CPU."""
+        return self.device.platform == "cpu" and self.candidate.suffix != ".py"
+
+    def target_job(self, **fields: Any) -> TargetJob:
+        """The profile target's job for this candidate and workload."""
+        return TargetJob(
+            problem=self.job.problem,
+            problem_sha256=self.job.problem_sha256,
+            device=self.job.device,
+            candidate=self.job.candidate,
+            candidate_sha256=self.job.candidate_sha256,
+            workload=self.workload.name,
+            timeout_s=self.job.timeout_s,
+            **fields,
+        )
+
+    def keep(self, name: str, content: str | bytes) -> str:
+        """Keep a raw report among the artifacts; returns its path.
+
+        Raises:
+            WorkspaceFailed: it cannot be written.
+        """
+        try:
+            self.artifacts.mkdir(parents=True, exist_ok=True)
+            file = self.artifacts / name
+            file.write_bytes(content.encode() if isinstance(content, str) else content)
+        except OSError as error:
+            raise WorkspaceFailed(f"{error.filename} cannot be written: {error.strerror}; make room there.") from error
+        return str(file)
+
+
+def artifacts_folder(root: Path, job: Job, workload: str, depth: str) -> Path:
+    """One folder a version, workload and depth: a repeated profile replaces the one before."""
+    slug = re.sub(r"[^\w.-]+", "_", workload)
+    return root / f"{job.candidate_sha256[:12]}-{slug}-{depth}"
+
+
+def from_timing(workload: str, timing: Timing | None, why: str) -> Profile:
+    """The lowest rung: nothing but how long the kernel took, by the last benchmark."""
+    duration = timing.latency_us if timing else None
+    return Profile(
+        rung="timing",
+        why=why,
+        workload=workload,
+        kernels=[],
+        metrics={"duration_us": duration, "launch_us": None},
+        facts={"method": timing.method, "cache": timing.cache} if timing else {},
+    )
