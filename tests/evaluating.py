@@ -7,11 +7,13 @@ import os
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kopt_mcp.evaluator import sandbox
-from kopt_mcp.evaluator.client import LocalEvaluator, Watch
 from kopt_mcp.evaluator.records import Evaluation, Job
+
+if TYPE_CHECKING:  # a machine that only runs the GPU tricks need not have what the client imports
+    from kopt_mcp.evaluator.client import LocalEvaluator
 
 CHEATS = Path(__file__).parent / "cheats"
 PROBLEMS = CHEATS / "problems"
@@ -31,6 +33,8 @@ class Case:
     """Whether the trick is about time, so that it is benchmarked too."""
     faster: bool
     """Whether it must be found faster than the incumbent by far."""
+    workloads: tuple[str, ...]
+    """Which workloads it needs; the test's own choice where it does not say."""
     timeout_s: float
     open: str
     """Why this trick still gets through; empty for all that are caught."""
@@ -41,7 +45,7 @@ class Case:
 
 
 def case(path: Path) -> Case:
-    """Read a candidate's module constants: EXPECTED, and optionally PROBLEM, TIMED, FASTER, TIMEOUT_S, OPEN."""
+    """Read a candidate's constants: EXPECTED, and maybe PROBLEM, TIMED, FASTER, WORKLOADS, TIMEOUT_S and OPEN."""
     found: dict[str, Any] = {}
     if path.suffix == ".py":
         found = _constants(path.read_text(encoding="utf-8"))
@@ -54,6 +58,7 @@ def case(path: Path) -> Case:
         found.get("EXPECTED", ("PASSED",)),
         found.get("TIMED", False),
         found.get("FASTER", False),
+        found.get("WORKLOADS", ()),
         found.get("TIMEOUT_S", TIMEOUT_S),
         found.get("OPEN", ""),
     )
@@ -61,7 +66,7 @@ def case(path: Path) -> Case:
 
 def _constants(text: str) -> dict[str, Any]:
     assignments = [n for n in ast.parse(text).body if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)]
-    wanted = {"EXPECTED", "PROBLEM", "TIMED", "FASTER", "TIMEOUT_S", "OPEN"}
+    wanted = {"EXPECTED", "PROBLEM", "TIMED", "FASTER", "WORKLOADS", "TIMEOUT_S", "OPEN"}
     return {n.targets[0].id: ast.literal_eval(n.value) for n in assignments if n.targets[0].id in wanted}
 
 
@@ -79,6 +84,8 @@ def evaluate(
     workloads: tuple[str, ...] | None = None,
 ) -> Evaluation:
     """One job on the CPU."""
+    from kopt_mcp.evaluator.client import Watch
+
     file = problem if isinstance(problem, Path) else PROBLEMS / f"{problem}.py"
     job = Job(
         kind,
