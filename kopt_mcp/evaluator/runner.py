@@ -111,11 +111,13 @@ class Candidate:
         inputs = self._draw(message)
         args = inputs.args
         watched = [t for i, t in enumerate(args) if isinstance(t, torch.Tensor) and i not in self._mutates]
-        before = fingerprint(watched)
+        before, state = fingerprint(watched), _global_state()
         out, sample = self._clock.sample(lambda: self._function(*args), message["spin_us"], message["warm"])
         kept = [t.detach().clone() for t in self._normalise(out, inputs)]
         if fingerprint(watched) != before or not inputs.guards_intact():
             raise Structure("INCORRECT_NUMERICAL", "a timed call changed an input, or memory beside it")
+        for kind, text in _state_changes(state):
+            raise Structure(kind, f"in a timed call {text}")
         if message["keep"]:
             self._kept[message["seed"]] = kept
         return {"us": sample.us, "host_us": sample.host_us, "tail_us": sample.tail_us, "print": fingerprint(kept)}
