@@ -112,8 +112,8 @@ PROBLEM = Problem(
         cuda(1024, 2048, 768, 128, 8, "float16"),  # Qwen3 30B-A3B
         Workload(shape(24, 48, 80, 4, 2), "float32", devices=("cpu",)),
         edge(1, 33, 17, 3, 1),
-        edge(19, 31, 65, 5, 3),
-        edge(13, 40, 24, 8, 2, "float16"),
+        edge(11, 31, 65, 5, 3),
+        edge(7, 40, 24, 4, 2, "float16"),
         edge(67, 129, 70, 8, 2, "bfloat16"),
         edge(5, 64, 33, 16, 4, "bfloat16"),
     ],
