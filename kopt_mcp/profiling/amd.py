@@ -12,7 +12,7 @@ from kopt_mcp.models import Profile
 from kopt_mcp.platforms import profilers, rocprof
 from kopt_mcp.platforms.host import Host
 from kopt_mcp.profiling.access import CounterAccess
-from kopt_mcp.profiling.process import read_answer, read_text, scratch, told_text
+from kopt_mcp.profiling.process import read_answer, read_text, scratch, told_number, told_text
 from kopt_mcp.profiling.request import Launch, Request
 
 NO_ROCTX = (
@@ -115,13 +115,13 @@ class RocprofRung:
             answer = read_answer(folder)
             if error := told_text(answer, "error"):
                 raise ToolUnavailable(f"rocprof: the candidate failed: {error}")
-            warm_ups = answer.get("warm_ups")
+            warm_ups = told_number(answer, "warm_ups") or 0
             profile = rocprof.stats_to_profile(
                 report,
                 workload=request.workload.name,
                 why="rocprof could trace the process",
                 authored=request.authored,
-                repeats=LEGACY_CALLS + (warm_ups if isinstance(warm_ups, int) and 0 < warm_ups < 100 else 0),
+                repeats=LEGACY_CALLS + int(min(warm_ups, LEGACY_CALLS)),
                 artifacts=[request.keep("rocprof.stats.csv", report)] if report else [],
                 output=f"{ran.stdout}\n{ran.stderr}",
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +18,7 @@ from kopt_mcp.profiling.compiler import Compiled, Compiler, StaticProfile, autho
 from kopt_mcp.profiling.cpu import PerfRung, vectorization
 from kopt_mcp.profiling.nvidia import NcuRung
 from kopt_mcp.profiling.process import launch as launch_process
-from kopt_mcp.profiling.process import read_answer, scratch
+from kopt_mcp.profiling.process import read_answer, scratch, told_number
 from kopt_mcp.profiling.request import Launch, Request, artifacts_folder, from_timing
 from kopt_mcp.source import is_triton
 from kopt_mcp.static import static_profile
@@ -166,10 +165,9 @@ class Ladder:
             job = request.target_job(op="call", calls=HOST_CALLS)
             command = job.command(self._python, folder)
             self._launch(command, folder=folder, timeout_s=job.timeout_s, watch=request.watch)
-            host_us = read_answer(folder).get("host_us")
-        if not isinstance(host_us, (int, float)) or not math.isfinite(host_us) or host_us <= 0:
-            return profile
-        return profile.model_copy(update={"metrics": {**profile.metrics, "launch_us": float(host_us)}})
+            host_us = told_number(read_answer(folder), "host_us")
+        known_us = {} if host_us is None else {"launch_us": host_us}
+        return profile.model_copy(update={"metrics": {**profile.metrics, **known_us}})
 
     def _with_vectorization(self, request: Request, profile: Profile) -> Profile:
         if not request.native_on_cpu:

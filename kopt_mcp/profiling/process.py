@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -56,7 +57,7 @@ def launch(argv: Sequence[str], *, folder: Path, timeout_s: float, watch: Watch)
         except OSError as error:
             missing = isinstance(error, FileNotFoundError)
             return Ran(stderr=f"{argv[0]}: {error.strerror}", failure="missing" if missing else "refused")
-        watch.on_cancel(lambda: _end(process))
+        watch.on_cancel(lambda: _end(process) if process.poll() is None else None)
         failure: Failure = ""
         try:
             process.wait(timeout_s)
@@ -113,6 +114,14 @@ def told_text(answer: dict[str, Any], name: str) -> str:
     """A text that the target told, shortened; empty where it is none."""
     value = answer.get(name)
     return value[:600] if isinstance(value, str) else ""
+
+
+def told_number(answer: dict[str, Any], name: str) -> float | None:
+    """A positive number that the target told; None where it is none."""
+    value = answer.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) and value > 0 else None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
