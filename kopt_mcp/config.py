@@ -37,6 +37,8 @@ class Config(Record):
     """Interpreter of the user's environment, for the evaluator."""
     accept_weaknesses: tuple[str, ...] = ()
     """Wrong implementations that the problem may let pass; only from the file, where a reviewer sees it."""
+    memory: Literal["user", "project", "off"] = "user"
+    """How far lessons of past experiments reach: over all of the user's projects, within this one, or nowhere."""
 
 
 def load(root: Path, arguments: Mapping[str, Any]) -> Config:
@@ -96,6 +98,8 @@ def read_file(root: Path) -> dict[str, Any]:
             raise InputRefused(
                 f"{FILE} has an unknown key {str(key)[:80]!r}; the nearest known is {near[0]!r}; rename it."
             )
+    if found.get("memory") is False:  # YAML takes a bare `off` for the truth value
+        found["memory"] = "off"
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -128,6 +132,10 @@ def _gpu(key: str, value: Any) -> None:
     _choice(key, value, ("auto", "nvidia", "amd", "cpu"))
 
 
+def _memory(key: str, value: Any) -> None:
+    _choice(key, value, ("user", "project", "off"))
+
+
 def _choice(key: str, value: Any, options: tuple[str, ...]) -> None:
     if value not in options:
         near = difflib.get_close_matches(str(value).lower(), options, n=1)
@@ -157,4 +165,5 @@ _CHECKS = {
     "workloads": _names,
     "python": _text,
     "accept_weaknesses": _names,
+    "memory": _memory,
 }

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict
 
 from kopt_mcp.evaluator.records import Evaluation, ProblemInfo, Ratio, Timing
-from kopt_mcp.models import DecisionStatus, Device, Diagnosis, Ending, Metric, Profile, Record, Tool
+from kopt_mcp.models import ChangeKind, DecisionStatus, Device, Diagnosis, Ending, Metric, Profile, Record, Tool
 
 
 class Event(Record):
@@ -49,7 +49,9 @@ class BaselineData(Record):
     test: str
     sha256: str
     normal: str | None
-    """Hash of the kernel's syntax tree without comments, docstrings and formatting; null where it is not Python."""
+    """Hash of the program without comments, docstrings and formatting; null in early journals of other languages."""
+    shape: str | None = None
+    """The same, whatever its variables are called."""
     problem_files: dict[str, str]
     """The test file and the project's own modules that it imports, with their hashes."""
     problem_review: Literal["reviewed", "unreviewed"]
@@ -81,6 +83,8 @@ class ProfileData(Record):
 
     sha256: str
     profile: Profile
+    held: tuple[float, float] | None = None
+    """When the device lock was held; null where the profile needed no device."""
 
 
 class DiagnoseData(Record):
@@ -102,6 +106,11 @@ class PatchData(Record):
     parent: str
     sha256: str
     normal: str | None
+    shape: str | None = None
+    kinds: tuple[ChangeKind, ...] = ()
+    """What it was read as; empty where nothing could be told."""
+    copied: str = ""
+    """The experiment whose version this is, whole."""
     added: int
     removed: int
 

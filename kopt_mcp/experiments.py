@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kopt_mcp.errors import WorkspaceFailed
+from kopt_mcp.errors import JournalCorrupt, WorkspaceFailed
 from kopt_mcp.journal import Journal
 from kopt_mcp.lock import claimed
 from kopt_mcp.models import Device
@@ -52,6 +52,13 @@ class Experiments:
             JournalCorrupt: the journal does not verify.
         """
         return fold(name, self.journal(name).read())
+
+    def states(self) -> Iterator[Experiment]:
+        """The state of every experiment whose journal can be replayed."""
+        for name in self.names():
+            with suppress(JournalCorrupt, WorkspaceFailed):
+                if (state := self.replay(name)) is not None:
+                    yield state
 
     @contextmanager
     def claim(self, problem: str, device: Device) -> Iterator[str]:

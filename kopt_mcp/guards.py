@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from kopt_mcp.changes import Reading
 from kopt_mcp.errors import GuardRefused
+from kopt_mcp.features import Use
 from kopt_mcp.models import Tool
 from kopt_mcp.phases import Experiment, Iteration, allowed, legal
 
@@ -18,8 +20,17 @@ class Proposal:
     """A change that is about to be made."""
 
     sha256: str
-    normal: str | None
-    """Hash of the normalised syntax tree, where there is one."""
+    normal: str
+    """Hash of the program without comments and formatting."""
+    shape: str
+    """The same, whatever its variables are called."""
+    reading: Reading
+    foreign: tuple[Use, ...] = ()
+    """What it newly uses and the device has not."""
+    compiler: str = ""
+    """Why the compiler does not take it for the device, where it was asked; empty otherwise."""
+    because: str | None = None
+    """The agent's reason for making several changes at once."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +154,13 @@ def changes_something(facts: Facts) -> str | None:
     state = facts.experiment
     if facts.proposal.sha256 == state.current:
         return "the patch leaves the kernel as it is; nothing to measure; send a change."
-    if facts.proposal.normal is not None and facts.proposal.normal == _normal(state, state.current):
+    normal, shape = _forms(state, state.current)
+    if facts.proposal.normal == normal:
         return (
             "the patch changes only comments, docstrings or formatting; nothing to measure; send a change of the code."
         )
+    if facts.proposal.shape == shape:
+        return "the patch only renames variables; the same code comes out; send a change of what it does."
     return None
 
 
@@ -158,11 +172,46 @@ def not_a_repeat(facts: Facts) -> str | None:
         if _gave_nothing(iteration) and _same(facts.proposal, iteration):
             decision = iteration.decision
             outcome = decision.status if decision else "refused"
+            looks = " with its variables renamed" if facts.proposal.normal != iteration.patch.normal else ""
             return (
-                f"this is the kernel of iteration {iteration.patch.iteration} ({iteration.patch.hypothesis!r}), which "
-                f"was {outcome}; a second run would say the same; try another idea (log shows all that was tried)."
+                f"this is the kernel of iteration {iteration.patch.iteration} ({iteration.patch.hypothesis!r}){looks}, "
+                f"which was {outcome}; a second run would say the same; try another idea (log shows all that was "
+                "tried)."
             )
     return None
+
+
+def platform_respected(facts: Facts) -> str | None:
+    """What the device has not is not tried on it."""
+    if facts.proposal is None:
+        return None
+    device = facts.experiment.setup.device
+    if facts.proposal.compiler:
+        return (
+            f"the compiler does not take it for {device.arch}: {facts.proposal.compiler}; nothing ran; correct it, or "
+            "try another idea."
+        )
+    if not facts.proposal.foreign:
+        return None
+    use = facts.proposal.foreign[0]
+    return (
+        f"line {use.line} uses {use.feature.what}, which {device.name} ({device.arch}) has not: {use.feature.reason}; "
+        "leave it out, or put it under a condition on the platform."
+    )
+
+
+def one_kind(facts: Facts) -> str | None:
+    """One kind of change an iteration: of two, nobody can say which helped, and one can hide what the other cost."""
+    proposal = facts.proposal
+    if proposal is None or len(proposal.reading.parts) < 2 or proposal.because:
+        return None
+    parts = proposal.reading.parts
+    split = "; ".join(f"({number}) {part.text()}" for number, part in enumerate(parts, start=1))
+    return (
+        f"the patch makes {len(parts)} changes at once: {split}; "
+        "their effects could not be told apart; send one of them alone and the rest in later iterations, or give "
+        "because, the reason why they only work together."
+    )
 
 
 RULES: tuple[Callable[[Facts], str | None], ...] = (
@@ -175,6 +224,8 @@ RULES: tuple[Callable[[Facts], str | None], ...] = (
     within_budget,
     changes_something,
     not_a_repeat,
+    platform_respected,
+    one_kind,
 )
 """Asked from the top: the rules on the order of calls first, as their answer saves the agent the most."""
 
@@ -217,9 +268,10 @@ def _call(facts: Facts) -> str:
     return " or ".join(legal(facts.experiment.phase))
 
 
-def _normal(state: Experiment, sha256: str) -> str | None:
-    known = {state.setup.sha256: state.setup.normal, **{i.patch.sha256: i.patch.normal for i in state.iterations}}
-    return known.get(sha256)
+def _forms(state: Experiment, sha256: str) -> tuple[str | None, str | None]:
+    """The hashes of a version's program; None where its journal does not hold them."""
+    known = {i.patch.sha256: (i.patch.normal, i.patch.shape) for i in state.iterations}
+    return known.get(sha256, (state.setup.normal, state.setup.shape) if sha256 == state.setup.sha256 else (None, None))
 
 
 def _gave_nothing(iteration: Iteration) -> bool:
@@ -227,6 +279,5 @@ def _gave_nothing(iteration: Iteration) -> bool:
 
 
 def _same(proposal: Proposal, iteration: Iteration) -> bool:
-    if proposal.sha256 == iteration.patch.sha256:
-        return True
-    return proposal.normal is not None and proposal.normal == iteration.patch.normal
+    patch = iteration.patch
+    return proposal.sha256 == patch.sha256 or proposal.normal == patch.normal or proposal.shape == patch.shape

@@ -63,9 +63,14 @@ class Locks:
             yield
 
     @contextmanager
-    def log(self, experiments: Path, watch: Watch) -> Iterator[None]:
-        """Be the one writer of the log that all experiments share."""
-        with self._hold(experiments / ".lock", "the log", watch, GuardRefused):
+    def folder(self, folder: Path, what: str, watch: Watch) -> Iterator[None]:
+        """Be the one writer of what several share: the log of all experiments, the user's memory.
+
+        Raises:
+            GuardRefused: another call was at work in it for too long.
+            Cancelled: the caller gave up waiting.
+        """
+        with self._hold(folder / ".lock", what, watch, GuardRefused):
             yield
 
     @contextmanager

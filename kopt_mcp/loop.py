@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
-from kopt_mcp import guards, optlog
+from kopt_mcp import guards, lessons, optlog
 from kopt_mcp.diagnosis import diagnose as diagnose_purely
 from kopt_mcp.disk import Disk
 from kopt_mcp.edit import Edit
@@ -21,6 +21,7 @@ from kopt_mcp.evaluator.client import Evaluator, Watch
 from kopt_mcp.events import RefusalData
 from kopt_mcp.experiments import Experiments
 from kopt_mcp.lock import Locks
+from kopt_mcp.memory import Memory
 from kopt_mcp.models import Device, Diagnosis, Metric, Record, Tool
 from kopt_mcp.phases import Experiment
 from kopt_mcp.results import (
@@ -36,7 +37,7 @@ from kopt_mcp.results import (
     VerifyResult,
 )
 from kopt_mcp.steps import apply_patch, baseline, benchmark, decide, diagnose, log, profile, verify
-from kopt_mcp.steps.call import Call, Profiler, Tools
+from kopt_mcp.steps.call import Call, Compiles, Profiler, Tools
 from kopt_mcp.workspace import Candidates, Workspace
 
 D = TypeVar("D", bound=Record)
@@ -65,6 +66,8 @@ class Loop:
         root: the project; nothing outside it is written, locks excepted.
         detect: the machine's devices.
         profile: how to profile; without it, times are all that is known.
+        compiles: whether the compiler takes a kernel for a device; without it, the table of features decides alone.
+        user_memory: the folder where the user's lessons are kept; without it, memory ends at the project.
         clock: seconds since the epoch, for the journal's reader.
     """
 
@@ -79,12 +82,15 @@ class Loop:
         clock: Callable[[], float] = time.time,
         locks: Locks | None = None,
         disk: Disk | None = None,
+        compiles: Compiles | None = None,
+        user_memory: Path | None = None,
     ) -> None:
         self._space = Workspace(root, disk)
         self._experiments = Experiments(self._space)
         self._locks = locks or Locks()
         self._clock = clock
-        self._tools = Tools(self._space, evaluator, detect, profile, diagnose, self._locks, clock)
+        self._tools = Tools(self._space, evaluator, detect, profile, diagnose, self._locks, clock, compiles)
+        self._memory = Memory(self._space.root, self._experiments, self._locks, self._space.disk, user_memory)
 
     def detect_gpu(self) -> DetectResult:
         """The processors of this machine, the one that `gpu: auto` would take first."""
@@ -123,6 +129,7 @@ class Loop:
             "python": python,
         }
         watch = watch or Watch()
+        self._memory.scope()
         planned = baseline.plan(self._tools, given)
         with self._experiments.claim(planned.problem.name, planned.device) as name:
             candidates = Candidates(self._space, name, Path(planned.kernel).suffix)
@@ -131,7 +138,8 @@ class Loop:
             journal.append("baseline", "ok", data, self._clock())
         state = self._experiments.replay(name)
         assert state is not None
-        return baseline.answer(state, (*planned.notes, *self._write_log(state, watch)))
+        result = baseline.answer(state, (*planned.notes, *self._write_log(state, watch)))
+        return result.model_copy(update={"remembered": self._memory.relevant(state)})
 
     def profile(
         self, experiment: str, workload: str | None = None, depth: str = "quick", *, watch: Watch | None = None
@@ -151,7 +159,8 @@ class Loop:
             GuardRefused, WorkspaceFailed
         """
         step = self._step("diagnose", experiment, watch, diagnose.act)
-        return step.told(diagnose.answer(step.state, step.data))
+        remembered = self._memory.relevant(step.state, step.data.diagnosis.bound)
+        return step.told(diagnose.answer(step.state, step.data)).model_copy(update={"remembered": remembered})
 
     def apply_patch(
         self,
@@ -174,7 +183,11 @@ class Loop:
         """
         patch = apply_patch.Patch(tier, hypothesis, edits, diff, content, working_copy, idea, because)
         step = self._step(
-            "apply_patch", experiment, watch, lambda call: apply_patch.act(call, patch), adopt=working_copy
+            "apply_patch",
+            experiment,
+            watch,
+            lambda call: apply_patch.act(call, patch, self._memory.twin),
+            adopt=working_copy,
         )
         return step.told(apply_patch.answer(step.state, step.data, step.candidates))
 
@@ -217,7 +230,9 @@ class Loop:
         step = self._step(
             "decide", experiment, watch, lambda call: decide.act(call, keep_reason, stop, reason), stop=stop
         )
-        return step.told(decide.answer(step.state, step.data))
+        forgotten = self._memory.remember(step.state, watch or Watch())
+        result = step.told(decide.answer(step.state, step.data))
+        return result.model_copy(update={"notes": (*result.notes, *forgotten)})
 
     def log(self, experiment: str | None = None, query: str | None = None) -> LogResult:
         """Where an experiment stands, or which there are; `query` finds past iterations by their words.
@@ -227,9 +242,14 @@ class Loop:
             JournalCorrupt: its journal does not verify.
         """
         if experiment is None:
-            return log.overview(self._experiments, query)
+            past = self._memory.lessons() if query else []
+            return log.overview(self._experiments, query, past)
         state = self._known(experiment)
         return log.one(state, self._experiments.journal(experiment).read(), self._space, query)
+
+    def learned_patterns(self) -> str:
+        """All that memory holds, as the text of a SKILL.md."""
+        return lessons.skill(self._memory.lessons())
 
     def _step(
         self,
@@ -312,7 +332,7 @@ class Loop:
     def _write_log(self, state: Experiment, watch: Watch) -> tuple[str, ...]:
         """Render the log; it can always be rendered again, so that its failure is a note and not an error."""
         try:
-            with self._locks.log(self._experiments.folder, watch):
+            with self._locks.folder(self._experiments.folder, "the log", watch):
                 optlog.write(self._experiments.folder, state, self._space.disk)
         except KoptError as error:
             return (f"the log was not updated: {error}",)

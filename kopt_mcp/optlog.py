@@ -165,7 +165,9 @@ def _correctness(iteration: Iteration) -> str:
 
 
 def _note(iteration: Iteration) -> str:
-    notes = [iteration.patch.because or ""]
+    patch = iteration.patch
+    notes = [f"because: {patch.because}" if patch.because else ""]
+    notes += [f"the best kernel of {patch.copied}, copied whole" if patch.copied else ""]
     notes += [iteration.decision.reason] if iteration.decision else []
     return "; ".join(n for n in notes if n)
 

@@ -20,7 +20,7 @@ from kopt_mcp.events import (
     ProfileData,
     VerifyData,
 )
-from kopt_mcp.models import Ending, Phase, Record, Tool
+from kopt_mcp.models import Bound, Ending, Phase, Record, Tool
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
@@ -84,6 +84,8 @@ class Iteration(Record):
     """One change and what became of it."""
 
     patch: PatchData
+    bound: Bound | None = None
+    """What the diagnosis said when the change was made."""
     verify: VerifyData | None = None
     benchmark: BenchmarkData | None = None
     decision: DecideData | None = None
@@ -190,7 +192,8 @@ def _diagnose(state: Experiment, event: Event) -> Experiment:
 
 def _patch(state: Experiment, event: Event) -> Experiment:
     data = PatchData.model_validate(event.data)
-    iterations = (*state.iterations, Iteration(patch=data))
+    bound = state.diagnosis.diagnosis.bound if state.diagnosis else None
+    iterations = (*state.iterations, Iteration(patch=data, bound=bound))
     return state.model_copy(
         update={"phase": "patched", "iterations": iterations, "previous": state.current, "current": data.sha256}
     )

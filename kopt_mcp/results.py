@@ -8,7 +8,19 @@ from __future__ import annotations
 from typing import Literal
 
 from kopt_mcp.evaluator.records import Status
-from kopt_mcp.models import DecisionStatus, Device, Ending, Evidence, Finding, Idea, Metric, Phase, Record, Rung
+from kopt_mcp.models import (
+    ChangeKind,
+    DecisionStatus,
+    Device,
+    Ending,
+    Evidence,
+    Finding,
+    Idea,
+    Metric,
+    Phase,
+    Record,
+    Rung,
+)
 
 
 class WorkloadLine(Record):
@@ -71,6 +83,8 @@ class BaselineResult(StepResult):
     mutants_caught: int
     weaknesses: tuple[str, ...]
     workloads: tuple[WorkloadLine, ...]
+    remembered: tuple[str, ...] = ()
+    """What past experiments on such kernels gained and failed, a line each."""
 
 
 class ProfileResult(StepResult):
@@ -103,6 +117,8 @@ class DiagnoseResult(StepResult):
     headroom_pct: float | None
     stop: str
     source: str
+    remembered: tuple[str, ...] = ()
+    """What past experiments with such kernels or such a bound gained and failed, a line each."""
 
 
 class PatchResult(StepResult):
@@ -115,6 +131,8 @@ class PatchResult(StepResult):
     parent: str
     added: int
     removed: int
+    kinds: tuple[ChangeKind, ...]
+    """What the change was read as; empty where nothing could be told."""
     snapshot: str
     """Where this version is kept, relative to the project."""
 

@@ -6,7 +6,9 @@ import ast
 import hashlib
 import warnings
 
+from kopt_mcp import csource
 from kopt_mcp.errors import InputRefused
+from kopt_mcp.renaming import renamed
 
 
 def parse(text: str, name: str) -> ast.Module:
@@ -28,22 +30,44 @@ def parse(text: str, name: str) -> ast.Module:
         raise InputRefused(f"{name} does not parse: {error or 'nested too deeply'}; nothing changed.") from error
 
 
-def normal_form(text: str, name: str) -> str | None:
-    """Hash of a Python file's syntax tree without comments, docstrings and formatting; None for other languages.
+def normal_form(text: str, name: str) -> str:
+    """Hash of the program without comments, docstrings and formatting.
 
     Raises:
-        InputRefused: the file does not parse.
+        InputRefused: a Python file does not parse.
     """
     if not name.endswith(".py"):
-        return None
-    tree = parse(text, name)
+        return csource.normal(text)
+    return _hashed(undocumented(parse(text, name)), name)
+
+
+def shape(text: str, name: str) -> str:
+    """Hash of the program whatever its local variables and private functions are called.
+
+    Raises:
+        InputRefused: a Python file does not parse.
+    """
+    if not name.endswith(".py"):
+        return csource.shape(text)
+    return _hashed(renamed(undocumented(parse(text, name))), name)
+
+
+def undocumented(tree: ast.Module) -> ast.Module:
+    """The tree, its docstrings taken out."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and _documented(node):
             node.body = node.body[1:]
-    try:
-        return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-    except RecursionError as error:
-        raise InputRefused(f"{name} is nested too deeply to be read; nothing changed.") from error
+    return tree
+
+
+def dotted(node: ast.AST) -> str:
+    """`tl.load` for the syntax of it; what is not a name at the front is left out."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr}" if base else node.attr
+    return ""
 
 
 def is_triton(text: str) -> bool:
@@ -119,6 +143,13 @@ test_{entry} = problem.as_test()
 if __name__ == "__main__":
     raise SystemExit(problem.main())
 '''
+
+
+def _hashed(tree: ast.Module, name: str) -> str:
+    try:
+        return hashlib.sha256(ast.dump(tree).encode(errors="replace")).hexdigest()
+    except RecursionError as error:
+        raise InputRefused(f"{name} is nested too deeply to be read; nothing changed.") from error
 
 
 def _documented(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:

@@ -37,6 +37,8 @@ def test_every_rule_is_in_the_visible_tuple() -> None:
         "within_budget",
         "changes_something",
         "not_a_repeat",
+        "platform_respected",
+        "one_kind",
     ]
 
 

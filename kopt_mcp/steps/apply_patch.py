@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kopt_mcp import guards
+from kopt_mcp import features, guards
+from kopt_mcp.changes import off_tier, read
 from kopt_mcp.disk import digest
 from kopt_mcp.edit import Edit, apply_diff, apply_edits, changed_lines
 from kopt_mcp.errors import InputRefused
 from kopt_mcp.events import PatchData
 from kopt_mcp.phases import Experiment, legal
 from kopt_mcp.results import PatchResult
-from kopt_mcp.source import normal_form
+from kopt_mcp.source import normal_form, shape
 from kopt_mcp.steps.call import Call, sentence
 from kopt_mcp.workspace import LARGEST_BYTES, Candidates, Text, decode
 
+Twin = Callable[[Experiment, str, str, str], Experiment | None]
 Way = Literal["edits", "diff", "content", "working_copy"]
 
 
@@ -53,12 +55,15 @@ class Patch:
         return used[0]
 
 
-def act(call: Call, patch: Patch) -> PatchData:
+def act(call: Call, patch: Patch, twin: Twin) -> PatchData:
     """Work the new version out, check it, and keep it; the kernel file follows once the journal has the change.
+
+    Args:
+        twin: finds another experiment whose best version is this kernel, whole.
 
     Raises:
         InputRefused: the change cannot be carried out, or what comes out does not parse.
-        GuardRefused: it changes nothing, or was tried before.
+        GuardRefused: it changes nothing, too much at once or what the device has not, or was tried before.
     """
     if isinstance(patch.tier, bool) or patch.tier not in range(1, 6):
         raise InputRefused(
@@ -70,20 +75,24 @@ def act(call: Call, patch: Patch) -> PatchData:
     old = decode(call.candidates.load(state.current), kernel)
     data = _proposed(call, patch, way, old)
     new = decode(data, kernel)
-    normal = normal_form(new.body, kernel)
-    proposal = guards.Proposal(digest(data), normal)
+    proposal = _proposal(call, patch, old.body, new.body, data)
     guards.check(dataclasses.replace(call.facts, proposal=proposal))
     added, removed = changed_lines(old.body, new.body)
+    same = twin(state, proposal.sha256, proposal.normal, proposal.shape)
+    call.notes += filter(None, (off_tier(patch.tier, proposal.reading), _copied(same)))
     return PatchData(
         iteration=len(state.iterations) + 1,
         tier=patch.tier,
         hypothesis=hypothesis,
         idea=sentence(patch.idea, "idea", 80),
-        because=sentence(patch.because, "because", 500),
+        because=proposal.because,
         way=way,
         parent=state.current,
         sha256=call.candidates.store(data),
-        normal=normal,
+        normal=proposal.normal,
+        shape=proposal.shape,
+        kinds=proposal.reading.kinds,
+        copied=same.id if same else "",
         added=added,
         removed=removed,
     )
@@ -101,7 +110,35 @@ def answer(state: Experiment, data: PatchData, candidates: Candidates) -> PatchR
         parent=guards.short(data.parent),
         added=data.added,
         removed=data.removed,
+        kinds=data.kinds,
         snapshot=candidates.shown(data.sha256),
+    )
+
+
+def _proposal(call: Call, patch: Patch, old: str, new: str, data: bytes) -> guards.Proposal:
+    setup = call.state.setup
+    kernel, device = setup.kernel, setup.device
+    ask = call.tools.compiles
+    said = ask(kernel=kernel, data=data, device=device, problem=setup.problem) if ask else None
+    # What the compiler has shown to work needs no table.
+    foreign = features.foreign(features.uses(old, kernel), features.uses(new, kernel), device) if said is None else []
+    return guards.Proposal(
+        sha256=digest(data),
+        normal=normal_form(new, kernel),
+        shape=shape(new, kernel),
+        reading=read(old, new, kernel),
+        foreign=tuple(foreign),
+        compiler=said or "",
+        because=sentence(patch.because, "because", 500),
+    )
+
+
+def _copied(same: Experiment | None) -> str:
+    if same is None:
+        return ""
+    return (
+        f"this is, whole, the best kernel of experiment {same.id!r}; the log says so; what it gains here shows nothing "
+        "about the hypothesis alone."
     )
 
 

@@ -18,7 +18,7 @@ from kopt_mcp.models import Device, Metric
 from kopt_mcp.phases import Experiment, legal
 from kopt_mcp.platforms.interface import with_ceilings
 from kopt_mcp.results import BaselineResult
-from kopt_mcp.source import normal_form
+from kopt_mcp.source import normal_form, shape
 from kopt_mcp.stats import least_gain
 from kopt_mcp.steps.call import Subject, Tools, evaluate, lines, rounded, torch_name, workloads
 from kopt_mcp.workspace import Candidates, decode
@@ -36,7 +36,8 @@ class Plan:
     config: Config
     kernel: str
     data: bytes
-    normal: str | None
+    normal: str
+    shape: str
     test: Path
     problem_files: dict[str, str]
     problem: ProblemInfo
@@ -55,14 +56,15 @@ def plan(tools: Tools, arguments: Mapping[str, Any]) -> Plan:
     config = configuration.load(space.root, arguments)
     kernel, data = space.kernel(config.kernel_path)
     shown = space.relative(kernel)
-    normal = normal_form(decode(data, shown).body, shown)
+    body = decode(data, shown).body
+    normal, shaped = normal_form(body, shown), shape(body, shown)
     test = space.test(config.test_path, kernel)
     files = space.problem_files(test, kernel)
     device, problem, notes = _place(tools, config, kernel, test, files[space.relative(test)])
     infos = metrics.chosen(problem, config.workloads)
     metric = config.target_metric or metrics.default_metric(problem)
     metrics.check_countable(metric, infos)
-    return Plan(config, shown, data, normal, test, files, problem, device, metric, notes)
+    return Plan(config, shown, data, normal, shaped, test, files, problem, device, metric, notes)
 
 
 def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> BaselineData:
@@ -99,6 +101,7 @@ def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> Ba
         test=space.relative(planned.test),
         sha256=sha256,
         normal=planned.normal,
+        shape=planned.shape,
         problem_files=planned.problem_files,
         problem_review="reviewed"
         if all(space.reviewed(space.root / p) for p in planned.problem_files)

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from kopt_mcp import guards
 from kopt_mcp.errors import Cancelled, DeviceBusy, InputRefused, ProblemInvalid
 from kopt_mcp.evaluator.client import Evaluator, Watch
-from kopt_mcp.evaluator.records import Evaluation, Job, Timing, WorkloadInfo, WorkloadResult
+from kopt_mcp.evaluator.records import Evaluation, Job, ProblemInfo, Timing, WorkloadInfo, WorkloadResult
 from kopt_mcp.events import BaselineData
 from kopt_mcp.lock import Locks
 from kopt_mcp.metrics import chosen, gain_pct, value
@@ -49,6 +49,17 @@ class Profiler(Protocol):
         """
 
 
+class Compiles(Protocol):
+    """How the loop may ask the compiler, where somebody gives it one; `static` has what it takes."""
+
+    def __call__(self, *, kernel: str, data: bytes, device: Device, problem: ProblemInfo) -> str | None:
+        """Compile a version of the file `kernel` for `device`, which need not be there.
+
+        Returns:
+            Why it does not compile; empty when it does; None when nothing can be told.
+        """
+
+
 @dataclass(frozen=True)
 class Tools:
     """What the loop was built with."""
@@ -60,6 +71,7 @@ class Tools:
     diagnose: Callable[..., Diagnosis]
     locks: Locks
     clock: Callable[[], float]
+    compiles: Compiles | None = None
 
 
 @dataclass(frozen=True)

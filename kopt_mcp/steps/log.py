@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kopt_mcp import optlog
 from kopt_mcp.errors import JournalCorrupt
 from kopt_mcp.events import Event
 from kopt_mcp.experiments import Experiments
 from kopt_mcp.guards import short
+from kopt_mcp.lessons import Lesson, found
 from kopt_mcp.models import Tool
 from kopt_mcp.phases import Experiment, legal
 from kopt_mcp.results import ExperimentLine, LogResult
@@ -19,8 +22,8 @@ SHOWN = 20
 START: tuple[Tool, ...] = ("detect_gpu", "baseline")
 
 
-def overview(experiments: Experiments, query: str | None) -> LogResult:
-    """Every experiment in a line, or the iterations that a query finds."""
+def overview(experiments: Experiments, query: str | None, past: Sequence[Lesson] = ()) -> LogResult:
+    """Every experiment in a line, or the iterations, here and in the user's memory, that a query finds."""
     states, damaged = [], []
     for name in experiments.names():
         try:
@@ -30,12 +33,14 @@ def overview(experiments: Experiments, query: str | None) -> LogResult:
             continue
         if state is not None:
             states.append(state)
-    matches = tuple(row for state in states for row in _matching(state, query)) if query else ()
+    matches = [row for state in states for row in _matching(state, query)] if query else []
+    here = {state.id for state in states}
+    matches += found((lesson for lesson in past if lesson.experiment not in here), query) if query else []
     newest = sorted(states, key=lambda s: s.phase == "done")
     return LogResult(
         experiments=() if query else tuple(_line(state) for state in newest[:SHOWN]),
         damaged=tuple(damaged[:SHOWN]),
-        matches=matches[:SHOWN],
+        matches=tuple(matches[:SHOWN]),
         next=START,
     )
 

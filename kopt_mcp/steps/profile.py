@@ -56,6 +56,7 @@ def act(call: Call, workload: str | None, depth: str) -> ProfileData:
     path = call.candidates.path(state.current)
     call.candidates.load(state.current)
     with call.tools.locks.device(device.uuid, device.name, call.watch):
+        begun = call.tools.clock()
         profile = call.tools.profile(
             device=device,
             job=call.subject(device).job("benchmark", path, state.current),
@@ -65,8 +66,9 @@ def act(call: Call, workload: str | None, depth: str) -> ProfileData:
             artifacts=path.parent.parent / "profiles",
             watch=call.watch,
         )
+        held = (begun, call.tools.clock())
     relative = [call.tools.workspace.relative(Path(path)) for path in profile.artifacts]
-    return ProfileData(sha256=state.current, profile=profile.model_copy(update={"artifacts": relative}))
+    return ProfileData(sha256=state.current, profile=profile.model_copy(update={"artifacts": relative}), held=held)
 
 
 def answer(state: Experiment, data: ProfileData) -> ProfileResult:

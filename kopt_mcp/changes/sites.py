@@ -1,0 +1,125 @@
+"""Places that a patch changes, and how many independent changes they add up to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kopt_mcp.models import ChangeKind
+
+STRENGTH: tuple[ChangeKind, ...] = ("arch", "algorithm", "scheduling", "numerics", "memory", "launch")
+"""What belongs together is named after the first of these in it."""
+BRINGS: Mapping[ChangeKind, frozenset[ChangeKind]] = {
+    "arch": frozenset(STRENGTH),
+    "algorithm": frozenset(STRENGTH) - {"arch"},
+    "scheduling": frozenset(["launch", "memory"]),
+    "numerics": frozenset(),
+    "memory": frozenset(),
+    "launch": frozenset(),
+}
+"""What a kind naturally brings with it in the same kernel: a new algorithm has its own loads, types and tiles."""
+WORDS: Mapping[ChangeKind, str] = {
+    "launch": "launch parameters",
+    "memory": "memory access",
+    "algorithm": "algorithm",
+    "numerics": "numerics",
+    "scheduling": "scheduling",
+    "arch": "features of the architecture",
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place that differs."""
+
+    kind: ChangeKind | None
+    """None where it only carries what another place needs: an argument handed on, an import, a buffer."""
+    what: str
+    function: str
+    line: int
+    """In the new text; in the old one where something was taken out."""
+    names: frozenset[str] = frozenset()
+    """Names that appear in what differs."""
+    near: str = ""
+    """The function that a place outside all functions belongs with."""
+
+    def text(self) -> str:
+        """As it is shown: `num_warps in softmax (line 29)`."""
+        return f"{self.what} in {self.function or 'the module'} (line {self.line})"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the independent changes."""
+
+    kind: ChangeKind
+    places: tuple[str, ...]
+
+    def text(self) -> str:
+        """As it is shown: its kind, and the first places."""
+        more = f" and {len(self.places) - 2} more" if len(self.places) > 2 else ""
+        return f"{WORDS[self.kind]}: {', '.join(self.places[:2])}{more}"
+
+
+def parts(sites: Sequence[Site], fresh: frozenset[str], regions: Mapping[str, int]) -> tuple[Part, ...]:
+    """The independent kinds of change, the strongest first.
+
+    Places are one change where a name ties them that the patch brings in or drops, or where one brings the other in
+    the same region.
+
+    Args:
+        fresh: names that only one of the two texts has.
+        regions: by function, which of them work together (a kernel, its helpers, and who launches it).
+    """
+    found: dict[ChangeKind, list[Site]] = {}
+    for region in sorted({_region(site, regions) for site in sites}):
+        here = [site for site in sites if _region(site, regions) == region]
+        groups = [g for g in _tied(here, fresh) if any(site.kind for site in g)]
+        kinds = {_strongest(group) for group in groups}
+        for group in groups:
+            kind = _strongest(group)
+            chief = next((k for k in STRENGTH if k in kinds and kind in BRINGS[k] and k != kind), kind)
+            found.setdefault(chief, []).extend(site for site in group if site.kind == kind)
+    chosen = sorted(found, key=STRENGTH.index)
+    return tuple(Part(k, tuple(dict.fromkeys(s.text() for s in _told(k, found[k])))) for k in chosen)
+
+
+def _told(kind: ChangeKind, sites: Sequence[Site]) -> Sequence[Site]:
+    return [site for site in sites if site.kind == kind] or sites
+
+
+def _region(site: Site, regions: Mapping[str, int]) -> int:
+    return regions.get(site.near or site.function, -1)
+
+
+def _strongest(group: Iterable[Site]) -> ChangeKind:
+    kinds = {site.kind for site in group}
+    return next(kind for kind in STRENGTH if kind in kinds)
+
+
+def _tied(sites: Sequence[Site], fresh: frozenset[str]) -> list[list[Site]]:
+    """Groups of places that share a fresh name, directly or through others."""
+    groups: list[tuple[set[str], list[Site]]] = []
+    for site in sites:
+        names, members = set(site.names & fresh), [site]
+        for other in [g for g in groups if g[0] & names]:
+            groups.remove(other)
+            names |= other[0]
+            members = [*other[1], *members]
+        groups.append((names, members))
+    return [members for _, members in groups]
+
+
+def regions_of(calls: Mapping[str, frozenset[str]]) -> dict[str, int]:
+    """Which functions work together: those that name one another, directly or through others.
+
+    Args:
+        calls: by function, the names that it mentions; the module itself is "".
+    """
+    number = {name: at for at, name in enumerate(calls)}
+    for name, mentioned in calls.items():
+        for other in mentioned:
+            if other in number and name and other:
+                low, high = sorted((number[name], number[other]))
+                number = {k: low if v == high else v for k, v in number.items()}
+    return number

@@ -1,0 +1,127 @@
+"""What a patch is read as: small, realistic patches with the reading that a kernel engineer would give."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kopt_mcp.changes import off_tier, read
+from kopt_mcp.errors import InputRefused
+
+DATA = Path(__file__).parent / "data" / "changes"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Replacements in one of the files of data/changes, and the kinds that they should be read as."""
+
+    title: str
+    file: str
+    kinds: tuple[str, ...]
+    replace: tuple[dict[str, str], ...]
+
+    def texts(self) -> tuple[str, str]:
+        old = new = (DATA / self.file).read_text()
+        for change in self.replace:
+            assert change["old"] in new, change["old"]
+            new = new.replace(change["old"], change["new"])
+        return old, new
+
+
+ALL = [
+    Patch(row["title"], row["file"], tuple(row["kinds"]), tuple(row["replace"]))
+    for row in yaml.safe_load((DATA / "patches.yaml").read_text())
+]
+BY_TITLE = {patch.title: patch for patch in ALL}
+KERNELS = sorted(path.name for path in DATA.iterdir() if path.suffix in (".py", ".c", ".cu"))
+
+
+@pytest.mark.parametrize("patch", ALL, ids=lambda p: p.title.replace(" ", "-"))
+def test_a_patch_is_read_as_an_engineer_would(patch: Patch) -> None:
+    old, new = patch.texts()
+    reading = read(old, new, patch.file)
+    assert reading.kinds == patch.kinds, [part.text() for part in reading.parts]
+
+
+def test_there_are_enough_patches_to_say_so() -> None:
+    assert len({patch.title for patch in ALL}) == len(ALL) >= 30
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_comments_and_formatting_are_no_change(name: str) -> None:
+    old = (DATA / name).read_text()
+    mark = "#" if name.endswith(".py") else "//"
+    new = f"{mark} hello\n\n" + old.replace(", ", ",  ").replace(" = ", "  =  ")
+    assert read(old, new, name).parts == ()
+
+
+def test_the_split_names_functions_and_lines() -> None:
+    old, new = BY_TITLE["warps and eviction"].texts()
+    assert [part.text() for part in read(old, new, "softmax.py").parts] == [
+        "memory access: eviction_policy in _softmax_kernel (line 14)",
+        "launch parameters: num_warps in softmax (line 32)",
+    ]
+
+
+def test_two_kernels_of_one_file_that_have_nothing_to_do_with_each_other_are_read_apart() -> None:
+    forward, backward = (DATA / "softmax.py").read_text(), (DATA / "rmsnorm.py").read_text()
+    old = forward + backward
+    new = forward.replace("num_warps=4", "num_warps=8") + backward.replace(
+        "out = x * rstd * weight", "out = x * weight * (rstd + 0)"
+    )
+    assert read(old, new, "both.py").kinds == ("algorithm", "launch")
+
+
+def test_every_change_of_the_examples_is_one_change() -> None:
+    folder = EXAMPLES / "cpu_softmax"
+    kernel = (folder / "softmax.c").read_text()
+    assert json.loads((folder / "patches" / "patches.json").read_text())
+    for path in sorted((folder / "patches").glob("*.c")):
+        assert len(read(kernel, path.read_text(), "softmax.c").parts) <= 1, path.name
+
+
+@pytest.mark.parametrize(
+    ("title", "tier", "warned"),
+    [
+        ("more warps", 1, False),
+        ("more warps", 4, False),
+        ("more warps", 3, True),
+        ("eviction policy", 1, True),
+        ("tensor descriptors", 5, False),
+    ],
+)
+def test_a_tier_that_does_not_fit_is_warned_about(title: str, tier: int, warned: bool) -> None:
+    patch = BY_TITLE[title]
+    assert bool(off_tier(tier, read(*patch.texts(), patch.file))) is warned
+
+
+def test_the_warning_names_what_was_read_and_its_tier() -> None:
+    assert off_tier(3, read(*BY_TITLE["more warps"].texts(), "softmax.py")) == (
+        "filed under tier 3, but read as launch parameters (num_warps in softmax (line 32)), which is tier 1; name the "
+        "tier of what is changed, so that the log says what was tried."
+    )
+
+
+def test_a_file_too_long_to_compare_is_not_read_and_not_refused() -> None:
+    assert read("x = 1\n" * 20_002, "x = 2\n" * 20_002, "k.py").parts == ()
+
+
+@given(
+    st.sampled_from(KERNELS),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=6),
+)
+def test_no_pair_of_texts_makes_the_reader_fail(name: str, swaps: list[tuple[int, int]]) -> None:
+    old = (DATA / name).read_text()
+    lines = old.split("\n")
+    for one, other in swaps:
+        lines[one % len(lines)], lines[other % len(lines)] = lines[other % len(lines)], lines[one % len(lines)]
+    with suppress(InputRefused):
+        read(old, "\n".join(lines), name)
