@@ -81,8 +81,8 @@ class Channel:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise ChannelTimeout
-            self._sock.settimeout(left)
             try:
+                self._sock.settimeout(left)
                 chunk = self._sock.recv(min(count, 1 << 20))
             except TimeoutError as error:
                 raise ChannelTimeout from error

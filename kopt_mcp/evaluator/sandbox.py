@@ -110,7 +110,9 @@ def descendants(pid: int) -> list[int]:
 def interpreter_folders() -> list[str]:
     """Folders that Python itself and its packages need to be read from."""
     folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(sys.executable).resolve().parent.parent)}
-    folders |= {p for p in sys.path if p and Path(p).is_dir()}
+    # Not all of sys.path: a script's own folder and editable installs on it may hold the problem and the journal.
+    folders |= {p for p in sys.path if Path(p).name in ("site-packages", "dist-packages") and Path(p).is_dir()}
+    folders |= {str(Path(sys.modules[m].__file__ or "").parent) for m in ("torch", "triton") if m in sys.modules}
     cuda = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     return sorted(folders | ({cuda} if cuda else set()))
 

@@ -135,6 +135,9 @@ def _become_runner(job: dict[str, Any], fds: list[int]) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log_fd, 1)
         os.dup2(log_fd, 2)
+        for name, fd in (("stdout", 1), ("stderr", 2)):  # the parent's may be a file that is closed below
+            stream = open(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
         _close_all_but(channel_fd, shared_fd)
         os.chdir(job["folder"])
         os.environ.clear()

@@ -1,0 +1,132 @@
+"""What a process that was shut in cannot do. Each attempt is made in a fork, which says in a pipe how it went."""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kopt_mcp.evaluator import sandbox
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="these are Linux's own means"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
+]
+
+
+def inside(folder: Path, attempt: Callable[[], object]) -> str:
+    """What became of `attempt` in a child that may write to `folder` only: its result, or the error's name."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = "nothing"
+        try:
+            report = sandbox.restrict(sandbox.interpreter_folders(), [str(folder)], sandbox.Limits(cpu_s=5))
+            said = str(attempt()) if "off" not in (report["landlock"][:3], report["network"][:3]) else "skip"
+        except BaseException as error:
+            said = type(error).__name__
+        finally:
+            os.write(writing, said.encode())
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(pid, 0)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    if said == "skip":
+        pytest.skip("this kernel has no Landlock, or no network namespace for us")
+    return said
+
+
+def test_files_outside_are_not_readable(tmp_path: Path) -> None:
+    own, other = tmp_path / "own", tmp_path / "journal.jsonl"
+    own.mkdir()
+    other.write_text("secret")
+    assert inside(own, other.read_text) == "PermissionError"
+    assert inside(own, lambda: os.listdir(tmp_path)) == "PermissionError"
+    assert inside(own, lambda: os.listdir("/")) == "PermissionError"
+
+
+def test_its_own_folder_is_writable_and_the_interpreter_readable(tmp_path: Path) -> None:
+    assert inside(tmp_path, lambda: (tmp_path / "x").write_text("hello")) == "5"
+    assert inside(tmp_path, lambda: Path(os.__file__).read_text()[:1] != "") == "True"
+
+
+def test_the_interpreter_and_the_system_are_not_writable(tmp_path: Path) -> None:
+    assert inside(tmp_path, lambda: os.open(os.__file__, os.O_WRONLY)) == "PermissionError"
+    assert inside(tmp_path, lambda: Path("/etc/kopt").write_text("x")) == "PermissionError"
+    assert inside(tmp_path, lambda: Path("/dev/shm/kopt").write_text("x")) == "PermissionError"
+
+
+def test_a_link_out_of_its_folder_leads_nowhere(tmp_path: Path) -> None:
+    own, other = tmp_path / "own", tmp_path / "tolerances.yaml"
+    own.mkdir()
+    other.write_text("strict")
+    (own / "link").symlink_to(other)
+    assert inside(own, lambda: (own / "link").write_text("lax")) == "PermissionError"
+    assert inside(own, lambda: os.link(other, own / "hard")) in ("PermissionError", "OSError")
+    assert inside(own, lambda: os.rename(own, tmp_path / "elsewhere")) in ("PermissionError", "OSError")
+
+
+def test_the_network_is_out_of_reach(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        assert inside(tmp_path, lambda: socket.create_connection(address, 1)) in ("PermissionError", "OSError")
+
+
+def test_signals_to_others_are_refused(tmp_path: Path) -> None:
+    assert inside(tmp_path, lambda: os.kill(os.getppid(), signal.SIGCONT)) == "PermissionError"
+
+
+@pytest.mark.parametrize("name", ["mem", "environ", "maps"])
+def test_the_memory_and_the_environment_of_others_are_not_readable(tmp_path: Path, name: str) -> None:
+    assert inside(tmp_path, Path(f"/proc/{os.getpid()}/{name}").read_bytes) == "PermissionError"
+
+
+def test_limits_hold(tmp_path: Path) -> None:
+    def large() -> None:
+        with (tmp_path / "large").open("wb") as file:
+            file.seek(8 << 30)
+            file.write(b"x")
+
+    assert inside(tmp_path, large) == "OSError"
+    assert inside(tmp_path, lambda: [os.open("/dev/null", os.O_RDONLY) for _ in range(2000)]) == "OSError"
+
+
+def test_what_is_in_force_is_reported(tmp_path: Path) -> None:
+    def report() -> str:
+        return sandbox.restrict([], [str(tmp_path)], sandbox.Limits(cpu_s=5))["limits"]
+
+    assert inside(tmp_path, report) == "on"
+
+
+def test_descendants_are_found_down_to_grandchildren() -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        grandchild = os.fork()
+        if grandchild == 0:
+            signal.pause()
+        os.write(writing, str(grandchild).encode())
+        signal.pause()
+    grandchild = int(os.read(reading, 20))
+    try:
+        assert {child, grandchild} <= set(sandbox.descendants(os.getpid()))
+        assert sandbox.descendants(child) == [grandchild]
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_project_on_the_search_path_is_not_among_the_interpreters_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folders = sandbox.interpreter_folders()
+    assert str(tmp_path) not in folders
+    assert sys.prefix in folders
