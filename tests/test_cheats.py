@@ -15,10 +15,12 @@ CONTROLS = [case(p) for p in sorted((CHEATS / "controls").glob("*.*")) if p.suff
 
 @pytest.fixture(scope="module")
 def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEvaluator]:
-    local = LocalEvaluator(sys.executable, tmp_path_factory.mktemp("cache"))
-    evaluate(local, honest("softmax"))
-    yield local
-    local.close()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OMP_NUM_THREADS", "1")  # threads that wait for each other are slow on a busy machine
+        local = LocalEvaluator(sys.executable, tmp_path_factory.mktemp("cache"))
+        evaluate(local, honest("softmax"))
+        yield local
+        local.close()
 
 
 @pytest.mark.parametrize("cheat", CASES, ids=lambda c: c.name)

@@ -5,7 +5,6 @@ import sys
 import torch
 
 EXPECTED = ("PASSED",)
-OPEN = "what an input holds after the call is known to the runner alone; no false number comes of it"
 
 
 _runner = sys.modules["kopt_mcp.evaluator.runner"]

@@ -4,7 +4,6 @@ import torch
 
 EXPECTED = ("INCORRECT_NUMERICAL", "CHEATED", "SUSPECT")
 TIMED = True
-OPEN = "a claim is bounded by the clock around the whole request, whose noise hides a millisecond"
 
 
 def honest(x):

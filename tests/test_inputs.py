@@ -1,0 +1,114 @@
+"""Drawing inputs: the same bits on both sides, in every layout and distribution, between red zones."""
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from kopt_mcp.evaluator.inputs import GUARD, draw
+from kopt_mcp.problem import DISTRIBUTIONS, LAYOUTS, Make
+
+MAKE = Make("float32")
+ROWS = [MAKE.normal(6, 50)]
+
+
+def only(
+    seed: int = 1, distribution: str = "normal", layout: str = "contiguous", recipes: list[object] = ROWS
+) -> torch.Tensor:  # type: ignore[assignment]
+    tensor: torch.Tensor = draw(recipes, [], seed, "cpu", distribution, layout).args[0]
+    return tensor
+
+
+def bits(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_another_process_draws_the_same_bits(distribution: str) -> None:
+    program = (
+        "import sys, hashlib; from kopt_mcp.evaluator.inputs import draw; from kopt_mcp.problem import Make;"
+        "t = draw([Make('float32').normal(6, 50)], [], 7, 'cpu', sys.argv[1]).args[0];"
+        "print(hashlib.sha256(t.contiguous().numpy().tobytes()).hexdigest())"
+    )
+    command = [sys.executable, "-c", program, distribution]
+    if distribution in ("normal", "outlier"):  # one process a distribution would cost seconds and tell no more
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        assert said == bits(only(7, distribution))
+    assert bits(only(7, distribution)) == bits(only(7, distribution))
+    assert bits(only(7, distribution)) != bits(only(8, distribution))
+
+
+def test_a_draw_leaves_the_global_random_numbers_alone() -> None:
+    before = torch.get_rng_state()
+    only()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_two_inputs_of_one_call_differ() -> None:
+    a, b = draw([MAKE.normal(50), MAKE.normal(50)], [], 1, "cpu").args
+    assert not torch.equal(a, b)
+
+
+def test_distributions_are_what_their_names_say() -> None:
+    assert only(distribution="tiny").abs().max() < 0.01
+    assert only(distribution="large").abs().max() > 64
+    assert (only(distribution="equal") == only(distribution="equal")[:, :1]).all()
+    assert (only(distribution="outlier").abs().amax(dim=-1) > 50).all()
+    assert (only(distribution="sorted").diff(dim=-1) >= 0).all()
+    alternating = only(distribution="alternating")
+    assert (alternating[:, ::2] >= 0).all()
+    assert (alternating[:, 1::2] <= 0).all()
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_scalars_and_empty_tensors_can_be_drawn(distribution: str) -> None:
+    assert only(distribution=distribution, recipes=[MAKE.normal()]).shape == ()
+    assert only(distribution=distribution, recipes=[MAKE.normal(0, 4)]).shape == (0, 4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_a_layout_changes_the_memory_and_not_the_values(layout: str, dtype: str) -> None:
+    recipes: list[object] = [Make(dtype).normal(5, 33)]
+    drawn = only(layout=layout, recipes=recipes)
+    assert torch.equal(drawn, only(recipes=recipes))
+    assert drawn.is_contiguous() == (layout != "strided")
+    assert (drawn.data_ptr() % 16 == 0) == (layout != "offset")
+
+
+def test_other_recipes_keep_to_their_domain() -> None:
+    table = torch.arange(5)
+    make = Make("float32")
+    uniform, integers, literal, number = draw(
+        [make.uniform(100, low=2.0, high=3.0), make.integers(100, low=-2, high=3), make.literal(table), 7],
+        make.literals,
+        1,
+        "cpu",
+        "large",
+    ).args
+    assert uniform.min() >= 2
+    assert uniform.max() <= 3
+    assert set(integers.tolist()) == {-2, -1, 0, 1, 2}
+    assert torch.equal(literal, table)
+    assert number == 7
+
+
+def test_a_literal_is_a_copy_that_a_candidate_cannot_spoil() -> None:
+    table = torch.arange(5)
+    make = Make("float32")
+    recipe = make.literal(table)
+    draw([recipe], make.literals, 1, "cpu").args[0].zero_()
+    assert torch.equal(draw([recipe], make.literals, 1, "cpu").args[0], table)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("behind", [False, True])
+def test_one_byte_written_beside_an_input_is_seen(layout: str, behind: bool) -> None:
+    guarded = draw(ROWS, [], 1, "cpu", layout=layout)
+    assert guarded.guards_intact()
+    memory = torch.empty(0, dtype=torch.uint8).set_(guarded.args[0].untyped_storage())
+    memory[-GUARD if behind else GUARD - 1] = 0
+    assert not guarded.guards_intact()

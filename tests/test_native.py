@@ -1,0 +1,101 @@
+"""Kernels in C and C++: built, refused, bound."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from kopt_mcp.evaluator import native
+from kopt_mcp.evaluator.native import BuildError
+
+TWICE = """#include <stdint.h>
+void twice(const float *in, float *out, int64_t n, double factor) {
+    for (int64_t i = 0; i < n; i++) out[i] = factor * in[i];
+}
+"""
+ARGUMENTS = ("in0", "out0", "n", "factor")
+
+
+def source(folder: Path, text: str, name: str = "kernel.c") -> Path:
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def result(folder: Path, text: str) -> torch.Tensor:
+    library = native.build(source(folder, text), folder, 60)
+    out = torch.zeros(4)
+    native.bind(library, "twice", ARGUMENTS, on_gpu=False)(
+        {"in0": torch.arange(4.0), "out0": out, "n": 4, "factor": 2.0}
+    )
+    return out
+
+
+def test_a_function_is_called_with_pointers_integers_and_doubles(tmp_path: Path) -> None:
+    assert result(tmp_path, TWICE).tolist() == [0, 2, 4, 6]
+
+
+def test_cpp_is_built_by_the_cpp_compiler(tmp_path: Path) -> None:
+    text = 'template <int N> int id() { return N; }\nextern "C" void f(int *out) { *out = id<7>(); }\n'
+    library = native.build(source(tmp_path, text, "kernel.cpp"), tmp_path, 60)
+    out = torch.zeros(1, dtype=torch.int32)
+    native.bind(library, "f", ("out0",), on_gpu=False)({"out0": out})
+    assert out.item() == 7
+
+
+def test_the_compilers_words_come_back_without_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"kernel\.c:2:.*error") as caught:
+        native.build(source(tmp_path, "#include <stdint.h>\nvoid twice(int x) { return y; }\n"), tmp_path, 60)
+    assert str(tmp_path) not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["-o/tmp/other.so", "-xnone", "@file", "-specs=x", "-wrapper x", "-B/tmp", "-fplugin=x.so", "-ccbin=/bin/sh"],
+)
+def test_a_flag_that_would_run_or_write_something_else_is_refused(tmp_path: Path, flag: str) -> None:
+    with pytest.raises(BuildError, match="is not allowed in 'kopt: cflags'"):
+        native.build(source(tmp_path, f"// kopt: cflags = -O2 {flag}\n{TWICE}"), tmp_path, 60)
+
+
+@pytest.mark.parametrize(
+    "line", ["// kopt: cflags = -DFACTOR=3", "/* kopt: cflags = -DFACTOR=3 */", "//kopt:cflags=-DFACTOR=3"]
+)
+def test_flags_of_the_first_line_reach_the_compiler(tmp_path: Path, line: str) -> None:
+    assert result(tmp_path, f"{line}\n{TWICE.replace('factor * in', 'FACTOR * in')}").tolist() == [0, 3, 6, 9]
+
+
+def test_flags_anywhere_else_do_not(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="FACTOR"):
+        result(tmp_path, f"\n// kopt: cflags = -DFACTOR=3\n{TWICE.replace('factor * in', 'FACTOR * in')}")
+
+
+def test_a_file_without_the_symbol_says_which_is_missing(tmp_path: Path) -> None:
+    library = native.build(source(tmp_path, "static void twice(void) {}\n"), tmp_path, 60)
+    with pytest.raises(BuildError, match="does not export 'twice'"):
+        native.bind(library, "twice", ARGUMENTS, on_gpu=False)
+
+
+def test_a_compiler_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"did not finish within 0\.001 s"):
+        native.build(source(tmp_path, TWICE), tmp_path, 0.001)
+
+
+def test_a_missing_compiler_says_where_it_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="no cuda compiler found; looked for nvcc on PATH and in"):
+        native.build(source(tmp_path, "", "kernel.cu"), tmp_path, 60)
+
+
+def test_a_build_never_serves_an_older_binary(tmp_path: Path) -> None:
+    results = []
+    for factor in ("2", "5"):
+        folder = tmp_path / factor
+        folder.mkdir()
+        file = source(folder, TWICE.replace("factor * in", f"{factor} * in"))
+        os.utime(file, (1, 1))  # a build system that compares dates would think it unchanged
+        results.append(result(folder, file.read_text()).tolist())
+    assert results == [[0, 2, 4, 6], [0, 5, 10, 15]]

@@ -1,0 +1,105 @@
+"""What a problem declares, and what each wrong field is told."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from kopt_mcp.problem import Make, Problem, ProblemError, Spec, Tolerance, Workload
+
+RIGHT: dict[str, Any] = {
+    "name": "row-sum",
+    "reference": lambda x: x.sum(dim=-1),
+    "inputs": lambda make, rows, cols: [make.normal(rows, cols)],
+    "workloads": [Workload({"rows": 4, "cols": 8}), Workload({"rows": 2, "cols": 3}, "float16", ("cuda",))],
+    "bytes": "rows * cols * itemsize + rows * itemsize",
+    "flops": "rows * cols",
+    "bound": "memory",
+}
+
+
+def problem(**changed: Any) -> Problem:
+    return Problem(**{**RIGHT, **changed})
+
+
+def test_a_problem_knows_its_cost_and_its_entry() -> None:
+    made = problem()
+    case = made.case(made.workloads[0])
+    assert (made.entry, case.bytes, case.flops) == ("row_sum", (32 + 4) * 4, 32)
+    assert case.inputs == (Spec("normal", (4, 8), "float32", {"scale": 1.0, "shift": 0.0}),)
+    assert made.case(made.workloads[1]).bytes == (6 + 2) * 2
+
+
+def test_single_params_can_be_replaced() -> None:
+    made = problem()
+    case = made.case(made.workloads[0], rows=7)
+    assert case.params == {"rows": 7, "cols": 8}
+    assert case.inputs[0].shape == (7, 8)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"workloads": []}, "Problem.workloads is empty"),
+        ({"workloads": [Workload({"rows": 1, "cols": 1}, name="a")] * 2}, r"two workloads named \['a'\]"),
+        ({"distributions": ["normal", "odd"]}, r"Problem.distributions holds \['odd'\]"),
+        ({"layouts": ["diagonal"]}, r"Problem.layouts holds \['diagonal'\]"),
+        ({"bound": "disk"}, "Problem.bound is 'disk'"),
+        ({"bytes": "rows * depth"}, "Problem.bytes uses 'depth', which is not a param"),
+        ({"bytes": "rows *"}, "Problem.bytes = 'rows \\*' is not a formula"),
+        ({"bytes": "rows / 0"}, "is not a formula"),
+        ({"bytes": "-rows"}, "gives -4; expected a number of at least 0"),
+        ({"bytes": "1e400 * rows"}, "gives inf"),
+        ({"bytes": "'a' * rows"}, "expected a number"),
+        ({"flops": "__import__('os').getpid()"}, "Problem.flops uses '__import__'"),
+        ({"flops": "rows.__class__"}, "gives <class 'int'>"),
+        ({"inputs": lambda make, rows: []}, "Problem.inputs failed for workload '4x8-fp32'"),
+        ({"inputs": lambda make, rows, cols: [make.normal((rows, cols))]}, "given one by one"),
+        ({"inputs": lambda make, rows, cols: [make.normal(-rows)]}, "non-negative integers"),
+        ({"inputs": lambda make, rows, cols: [make.normal(rows, dtype="float4")]}, "dtype 'float4' is not known"),
+    ],
+    ids=lambda v: "" if isinstance(v, dict) else v[:30],
+)
+def test_a_wrong_field_is_named_with_what_was_expected(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(ProblemError, match=words):
+        problem(**changed)
+
+
+def test_a_workload_says_which_device_it_does_not_know() -> None:
+    with pytest.raises(ProblemError, match=r"Workload.devices holds \['tpu'\]"):
+        Workload({"n": 1}, devices=("tpu",))
+    with pytest.raises(ProblemError, match="dtype 'fp8' is not known"):
+        Workload({"n": 1}, "fp8")
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, 65.0, float("nan")])
+def test_a_tolerance_that_would_accept_anything_or_nothing_is_refused(factor: float) -> None:
+    with pytest.raises(ProblemError, match=r"Tolerance\.factor"):
+        Tolerance(factor)
+
+
+def test_workloads_are_chosen_by_device_and_by_name() -> None:
+    made = problem()
+    assert [w.name for w in made.for_device("cpu")] == ["4x8-fp32"]
+    assert [w.name for w in made.for_device("cuda", ["2x3-fp16"])] == ["2x3-fp16"]
+    with pytest.raises(ProblemError, match="has no cpu workload '2x3-fp16'"):
+        made.for_device("cpu", ["2x3-fp16"])
+    with pytest.raises(ProblemError, match="has no workload for cpu"):
+        problem(workloads=[Workload({"rows": 1, "cols": 1}, devices=("cuda",))]).for_device("cpu")
+
+
+def test_tolerances_and_reduction_lengths_have_defaults() -> None:
+    made = problem(tolerance={"float16": Tolerance(8)}, reduction="max(rows, ceil(cols / 2)) + log2(cols)")
+    assert made.tolerance_for("float16").factor == 8
+    assert made.tolerance_for("float32").factor == 4
+    assert made.reduction_length({"rows": 2, "cols": 8}) == 7
+    assert problem().reduction_length({"rows": 2}) == 0
+
+
+def test_recipes_of_every_kind_are_described() -> None:
+    make = Make("float16")
+    table = torch.arange(3, dtype=torch.int32)
+    assert make.uniform(2, low=1.0, high=3.0) == Spec("uniform", (2,), "float16", {"low": 1.0, "high": 3.0})
+    assert make.integers(4, high=9) == Spec("integers", (4,), "int64", {"low": 0, "high": 9})
+    assert make.literal(table) == Spec("literal", (3,), "int32", {"index": 0})
+    assert make.literals[0].equal(table)
