@@ -135,7 +135,7 @@ def _assembly(feature: Feature, text: str) -> bool:
 
 
 def _off(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value in (0, 1, False, None)
+    return isinstance(value, ast.Constant) and value.value is not True and value.value in (0, 1, None)
 
 
 def _ends_with(given: str, names: Sequence[str]) -> bool:

@@ -59,10 +59,9 @@ def relevant(
 
     Lessons of the same family of kernels count; with a bound also those of any kernel that had it on such a device.
     """
-    weights = {lesson.key: _weight(lesson, problem, platform, arch, bound) for lesson in lessons}
-    groups = [g for g in _grouped(lesson for lesson in lessons if weights[lesson.key])]
-    ordered = sorted(groups, key=lambda g: (-weights[g[0].key], -len(_gained(g)), -len(g), g[0].change))
-    return tuple(line(group) for group in ordered[:MOST_LINES])
+    weighed = [(_weight(group[0], problem, platform, arch, bound), group) for group in _grouped(lessons)]
+    ordered = sorted(weighed, key=lambda w: (-w[0], -len(_gained(w[1])), -len(w[1]), w[1][0].change))
+    return tuple(line(group) for weight, group in ordered[:MOST_LINES] if weight)
 
 
 def line(group: Sequence[Lesson]) -> str:
@@ -204,4 +203,4 @@ def _bullets(title: str, groups: Sequence[Sequence[Lesson]]) -> str:
 
 def _plain(text: str) -> str:
     """On one line, and without what Markdown would take for its own."""
-    return re.sub(r"([*_`<>|\[\]\\#])", "", " ".join(text.split()))
+    return re.sub(r"[*`<>|\[\]\\#]", "", " ".join(text.split()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from pathlib import Path
 
 import fakes
 import pytest
@@ -12,7 +13,9 @@ from fakes import Project
 from kopt_mcp import guards
 from kopt_mcp.disk import digest
 from kopt_mcp.errors import GuardRefused
+from kopt_mcp.evaluator.records import ProblemInfo
 from kopt_mcp.journal import Journal
+from kopt_mcp.models import Device
 
 
 def refusal(project: Project, tool: str, name: str, **arguments: object) -> str:
@@ -225,3 +228,155 @@ def test_a_time_below_what_the_memory_allows_is_told_from_one_that_is_merely_goo
     bytes_needed: float, latency_us: float, bandwidth: float | None, cache: int | None, expected: bool
 ) -> None:
     assert guards.too_fast(bytes_needed, latency_us, bandwidth, cache) is expected
+
+
+# What a patch does: read from the kernel's text. Here a Triton kernel that also says how fast the fake finds it.
+
+TRITON = (Path(__file__).parent / "data" / "changes" / "softmax.py").read_text()
+
+
+def triton(speed: float = 1.0, *changes: tuple[str, str], **constants: object) -> str:
+    text = fakes.kernel(speed, **constants) + TRITON.split("import triton.language as tl\n")[1].replace(
+        "softmax(x: ", "f(x: "
+    )
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return "import triton\nimport triton.language as tl\n" + text
+
+
+WARPS = ("num_warps=4", "num_warps=8")
+EVICTION = ('other=-float("inf"))', 'other=-float("inf"), eviction_policy="evict_first")')
+
+
+@pytest.fixture
+def tritons(project: Project) -> Project:
+    project.kernel.write_text(triton())
+    return project
+
+
+def refused_patch(project: Project, name: str, text: str, **rest: object) -> str:
+    with pytest.raises(GuardRefused) as refused:
+        project.patch(name, text, **rest)
+    return str(refused.value)
+
+
+def test_two_kinds_of_change_in_one_patch_are_refused_with_the_split_and_either_is_taken_alone(
+    tritons: Project,
+) -> None:
+    name = tritons.diagnosed()
+    assert refused_patch(tritons, name, triton(1.5, WARPS, EVICTION)) == (
+        "the patch makes 2 changes at once: (1) memory access: eviction_policy in _softmax_kernel (line 16); "
+        "(2) launch parameters: num_warps in f (line 34); their effects could not be told apart; send one of them "
+        "alone and the rest in later iterations, or give because, the reason why they only work together."
+    )
+    tritons.patch(name, triton(1.5, WARPS))
+    assert tritons.loop.verify(name).correct
+
+
+def test_two_kinds_of_change_are_taken_with_a_reason_that_lands_in_the_log(tritons: Project) -> None:
+    name = tritons.diagnosed()
+    tritons.patch(name, triton(1.5, WARPS, EVICTION), because="the hint only pays with eight warps")
+    log = (tritons.root / "experiments" / "README.md").read_text()
+    assert "- Iteration 1: because: the hint only pays with eight warps" in log
+    assert tritons.loop.verify(name).correct
+
+
+def test_a_patch_says_what_it_was_read_as_and_warns_when_the_tier_does_not_fit(tritons: Project) -> None:
+    name = tritons.diagnosed()
+    result = tritons.loop.apply_patch(name, 2, "more warps", content=triton(1.5, WARPS))
+    assert result.kinds == ("launch",)
+    assert result.notes == (
+        "filed under tier 2, but read as launch parameters (num_warps in f (line 34)), which is tier 1; name the tier "
+        "of what is changed, so that the log says what was tried.",
+    )
+
+
+def test_what_the_device_has_not_is_refused_before_anything_runs_and_a_condition_is_a_way_out(tritons: Project) -> None:
+    name = tritons.diagnosed()
+    ran = len(tritons.evaluator.jobs)
+    assert refused_patch(tritons, name, triton(1.5, ("num_warps=4", "num_warps=4, waves_per_eu=2"))) == (
+        "line 34 uses waves_per_eu, which NVIDIA H200 (sm_90) has not: it is an option of AMD's back end; elsewhere "
+        "the launch fails on an argument that is not known; leave it out, or put it under a condition on the platform."
+    )
+    assert len(tritons.evaluator.jobs) == ran
+    guarded = ("num_warps=4", 'num_warps=4, **({"waves_per_eu": 2} if torch.version.hip else {})')
+    tritons.patch(name, triton(1.5, guarded))
+    assert tritons.loop.verify(name).correct
+
+
+def test_hopper_features_are_refused_on_amd(tritons: Project) -> None:
+    tritons.devices[0] = fakes.GPU.model_copy(
+        update={"platform": "amd", "name": "AMD Instinct MI300X", "arch": "gfx942"}
+    )
+    name = tritons.diagnosed()
+    descriptor = (
+        "    offsets = tl.arange",
+        "    d = tl.make_tensor_descriptor(x_ptr, [8, cols], [cols, 1], [1, 64])\n    offsets = tl.arange",
+    )
+    assert refused_patch(tritons, name, triton(1.5, descriptor)).startswith(
+        "line 13 uses tensor descriptors (TMA), which AMD Instinct MI300X (gfx942) has not: the copy engine"
+    )
+
+
+def test_a_compiler_that_was_asked_speaks_instead_of_the_table(tritons: Project) -> None:
+    answers = {"GPU-1": "ptxas: too much shared memory"}
+    seen: list[str] = []
+
+    def compiles(*, kernel: str, data: bytes, device: Device, problem: ProblemInfo) -> str:
+        seen.append(f"{kernel} {device.arch} {problem.name} {len(data)}")
+        return answers[device.uuid]
+
+    tritons.loop = tritons.reopened(compiles=compiles)
+    name = tritons.diagnosed()
+    text = triton(1.5, ("num_warps=4", "num_warps=4, waves_per_eu=2"))
+    assert refused_patch(tritons, name, text) == (
+        "the compiler does not take it for sm_90: ptxas: too much shared memory; nothing ran; correct it, or try "
+        "another idea."
+    )
+    answers["GPU-1"] = ""
+    tritons.patch(name, text)
+    assert seen == [f"softmax.py sm_90 softmax {len(text.encode())}"] * 2
+
+
+def test_a_failed_change_is_refused_whatever_its_variables_are_called(tritons: Project) -> None:
+    name = tritons.diagnosed()
+    tritons.iterate(name, triton(0.5, WARPS), hypothesis="more warps")
+    renamed = triton(0.5, WARPS, ("mask", "inside"), ("inside=inside", "mask=inside"), ("_softmax_kernel", "_rows"))
+    assert refused_patch(tritons, name, renamed) == (
+        "this is the kernel of iteration 1 ('more warps') with its variables renamed, which was REGRESSED; a second "
+        "run would say the same; try another idea (log shows all that was tried)."
+    )
+    tritons.patch(name, triton(1.5, ("num_warps=4", "num_warps=2")))
+
+
+def test_a_patch_that_only_renames_is_no_change(tritons: Project) -> None:
+    name = tritons.diagnosed()
+    assert refused_patch(tritons, name, triton(1.0, ("offsets", "columns"))) == (
+        "the patch only renames variables; the same code comes out; send a change of what it does."
+    )
+    tritons.patch(name, triton(1.5, WARPS))
+
+
+def test_comments_alone_are_no_change_in_c_either(project: Project) -> None:
+    project.kernel.rename(project.root / "softmax.c")
+    (project.root / "softmax.c").write_text("SPEED = 1.0\n")
+    name = project.loop.baseline("softmax.c", target_metric="gbps", target_value=500).experiment
+    project.loop.diagnose(name)
+    assert refused_patch(project, name, "SPEED   =\n 1.0 // hello\n").startswith("the patch changes only comments")
+
+
+def test_another_experiments_winner_taken_whole_is_pointed_out_and_logged(tritons: Project) -> None:
+    first = tritons.diagnosed(target_value=140)
+    assert tritons.iterate(first, triton(1.5, WARPS)).ended == "TARGET_MET"
+    tritons.kernel.write_text(triton())
+    second = tritons.diagnosed()
+    result = tritons.loop.apply_patch(second, 1, "I had an idea", content=triton(1.5, WARPS))
+    assert result.notes == (
+        f"this is, whole, the best kernel of experiment '{first}'; the log says so; what it gains here shows nothing "
+        "about the hypothesis alone.",
+    )
+    assert (
+        f"- Iteration 1: the best kernel of {first}, copied whole"
+        in (tritons.root / "experiments" / "README.md").read_text()
+    )
