@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -46,6 +47,8 @@ from kopt_mcp.results import (
     ProfileResult,
     VerifyResult,
 )
+
+logger = logging.getLogger(__name__)
 
 INSTRUCTIONS = """\
 kopt-mcp makes a GPU or CPU kernel faster, one guarded step at a time. You decide what to try; the server decides what \
@@ -299,9 +302,9 @@ def optimize(request: str) -> str:
     return (
         f"Optimise a kernel with the kopt-mcp tools. The user asks: {request}\n\n"
         "Read the resource skill://optimize-loop/SKILL.md first and follow it. Find the kernel file in the project, "
-        "take the target from the user's words (metric gbps, tflops or latency_us), call detect_gpu, then baseline, and "
-        "go on with the calls that each answer names in `next`. Report the final table from `log` with its intervals, "
-        "and what was tried and did not work."
+        "take the target from the user's words (metric gbps, tflops or latency_us), call detect_gpu, then baseline, "
+        "and go on with the calls that each answer names in `next`. Report the final table from `log` with its "
+        "intervals, and what was tried and did not work."
     )
 
 
@@ -315,8 +318,8 @@ def failure(kind: str, text: str) -> CallToolResult:
 
 
 def success(result: Record) -> CallToolResult:
-    """A result as compact JSON, the same in both channels; what has no value is left out."""
-    content = result.model_dump(mode="json", exclude_none=True)
+    """A result as compact JSON, the same in both channels; null means that something was not measured."""
+    content = result.model_dump(mode="json")
     return CallToolResult(
         content=[TextContent(type="text", text=json.dumps(content, separators=(",", ":"), ensure_ascii=False))],
         structured_content=content,
@@ -351,6 +354,9 @@ async def _run(ctx: Context, step: Callable[[Watch], Record]) -> CallToolResult:
             return success(step(watch))
         except KoptError as error:
             return failure(type(error).__name__, str(error))
+        except Exception as error:
+            logger.exception("a tool failed for a reason that nobody foresaw")
+            return failure("Unforeseen", _unforeseen(error))
         finally:
             ended.set()
 
@@ -362,6 +368,13 @@ async def _run(ctx: Context, step: Callable[[Watch], Record]) -> CallToolResult:
             while not ended.is_set():
                 await anyio.sleep(0.01)
         raise
+
+
+def _unforeseen(error: Exception) -> str:
+    return (
+        f"the server failed for a reason of its own ({type(error).__name__}: {str(error)[:200]}); this says nothing of "
+        f"the kernel; the journal holds every finished step: call log, then go on, and report the server's output."
+    )
 
 
 class _Progress:
@@ -407,3 +420,12 @@ async def call_tool(loop: Loop, root: Path, name: str, arguments: dict[str, Any]
         result = await client.call_tool(name, arguments)
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
     return "\n".join(texts), bool(result.is_error)
+
+
+def tools_table() -> str:
+    """The tools as a Markdown table, for the README."""
+    lines = ["| tool | what it does |", "|---|---|"]
+    for name in _HINTS:
+        text = " ".join((inspect.getdoc(getattr(Tools, name)) or "").split())
+        lines.append(f"| `{name}` | {text} |")
+    return "\n".join(lines)

@@ -28,6 +28,8 @@ from kopt_mcp.evaluator.runner import fingerprint
 from kopt_mcp.problem import Case, Problem, Workload
 
 MIN_BLOCKS, MAX_BLOCKS = 5, 16
+BUDGET_S = 40.0
+"""Time after which no further blocks are begun; what is undecided then stays so, with its interval."""
 _WARM_UP = 3
 _CALLS = (2, 4)
 """Fewest and most timed calls of one visit to an arm; slow calls get fewer."""

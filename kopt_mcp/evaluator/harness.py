@@ -254,9 +254,10 @@ class Harness:
         for number, workload_bench in enumerate(benches):
             said(0.3 * number / len(benches), f"warming up {workload_bench.workload.name}")
             workload_bench.warm_up()
+        begin = time.monotonic()
         for number in range(bench.MAX_BLOCKS):
             undecided = [b for b in benches if not b.decided]
-            if not undecided:
+            if not undecided or (number >= bench.MIN_BLOCKS and time.monotonic() - begin > bench.BUDGET_S):
                 break
             said(0.3 + 0.65 * number / bench.MAX_BLOCKS, f"block {number + 1}: {len(undecided)} workload(s) undecided")
             for workload_bench in undecided:

@@ -18,7 +18,6 @@ import signal
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,6 +33,8 @@ from kopt_mcp.problem import Case, Problem, Spec
 SHARED_BYTES = 16 << 30
 """Size of the shared memory; sparse, so that only what is written is allocated."""
 _LOG_BYTES = 32 << 10
+_LIFE = 10
+"""How many times the longest allowed call a process may compute in all."""
 _KEPT_ENVIRONMENT = (
     "PATH",
     "LANG",
@@ -199,7 +200,6 @@ class CandidateProcess:
         self.isolation: dict[str, str] = {}
         self._place = place
         self._problem = problem
-        self._deadline = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
         self._folder = Path(tempfile.mkdtemp(prefix="run-", dir=place.folder))
         self._cache = self._folder / "cache" if cold else place.folder / f"cache-{source.sha256[:16]}"
@@ -325,7 +325,7 @@ class CandidateProcess:
 
     def _receive(self, op: str) -> dict[str, Any]:
         try:
-            return self._channel.receive(max(0.0, self._deadline - time.monotonic()))
+            return self._channel.receive(self._timeout_s)
         except ChannelTimeout:
             self._end()
             raise Fault("TIMEOUT", f"no answer to {op!r} within {self._timeout_s:g} s; the process was ended") from None
@@ -372,7 +372,7 @@ class CandidateProcess:
             "folder": folder,
             "environment": environment,
             "nonce": nonce,
-            "cpu_s": int(timeout_s * (os.cpu_count() or 1)) + 10,
+            "cpu_s": int(_LIFE * timeout_s * (os.cpu_count() or 1)),
             "readable": sandbox.interpreter_folders(),
             "writable": [folder, cache],
         }

@@ -179,4 +179,4 @@ class Job:
     floor: float = 0.0
     """|ratio - 1| seen when this experiment's baseline was timed against itself; the accept rule rests on it."""
     timeout_s: float = 120.0
-    """For each candidate process; a kernel that hangs is `TIMEOUT`."""
+    """For each call of a candidate and for its compilation; one that hangs is `TIMEOUT`."""

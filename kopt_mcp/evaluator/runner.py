@@ -7,6 +7,7 @@ guards and times is believed only as far as the harness can check it; what it re
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import mmap
@@ -25,8 +26,9 @@ from kopt_mcp.evaluator.inputs import Guarded, draw
 from kopt_mcp.evaluator.timing import clock_for
 from kopt_mcp.problem import Spec
 
-_M_PERTURB = -6
-"""glibc's mallopt parameter: fill allocated memory with a byte, so that unwritten outputs show."""
+_M_PERTURB, _M_MMAP_MAX, _M_TRIM_THRESHOLD = -6, -4, -1
+"""Parameters of glibc's mallopt: fill allocated memory with a byte, so that unwritten outputs show; take large blocks
+from the heap, and never give it back: otherwise every timed call would pay for the page faults of a fresh output."""
 
 
 class Structure(Exception):
@@ -267,6 +269,8 @@ def fingerprint(tensors: list[torch.Tensor]) -> list[int]:
 
 def serve(channel: Channel, shared_fd: int, isolation: dict[str, str]) -> None:
     """Answer the harness until it closes the channel; every message is answered once."""
+    _mallopt(_M_MMAP_MAX, 0)
+    _mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
     channel.send({"op": "ready", "isolation": isolation})
     candidate: Candidate | None = None
     shared: mmap.mmap | None = None
@@ -348,11 +352,14 @@ def _synchronise(device: str) -> None:
 
 
 def _perturb(byte: int) -> None:
-    try:
-        # glibc fills with the complement of the byte that it is given.
-        ctypes.CDLL(None).mallopt(_M_PERTURB, (byte ^ 0xFF) if byte else 0)
-    except (AttributeError, OSError):
-        return
+    # glibc fills with the complement of the byte that it is given.
+    _mallopt(_M_PERTURB, (byte ^ 0xFF) if byte else 0)
+
+
+def _mallopt(parameter: int, value: int) -> None:
+    """Set a parameter of glibc's allocator; other C libraries have none, and go without."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(parameter, value)
 
 
 def _global_state() -> dict[str, Any]:

@@ -1,0 +1,33 @@
+"""The README's generated tables say what the code says, and its commands exist."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from kopt_mcp import phases
+from kopt_mcp.server import tools_table
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+TABLES = {"tools": tools_table, "phases": phases.markdown}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_generated_table_equals_what_the_code_says(name: str) -> None:
+    text = README.read_text(encoding="utf-8")
+    pattern = re.compile(rf"(<!-- generated: {name} -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+    wanted = TABLES[name]().strip() + "\n"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        README.write_text(pattern.sub(lambda m: m[1] + wanted + m[3], text), encoding="utf-8")
+        return
+    found = pattern.search(text)
+    assert found is not None
+    assert found[2] == wanted, "run UPDATE_SNAPSHOTS=1 pytest tests/test_readme.py if this is expected"
+
+
+def test_every_linked_file_exists() -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README.read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if not (README.parent / link).exists()] == []
