@@ -121,9 +121,8 @@ async def optimise(client: Client, options: argparse.Namespace, kernel: str, pat
 
 async def _look(agent: Agent, last: dict[str, Any]) -> None:
     """Profile and diagnose where that is due: after a new best, not after a change that was taken back."""
-    if "profile" in last["next"]:
-        await agent.call("profile")
     if "apply_patch" not in last["next"]:
+        await agent.call("profile")
         await agent.call("diagnose")
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from kopt_mcp import phases
 from kopt_mcp.server import tools_table
 

@@ -1,0 +1,320 @@
+"""What an MCP client sees: schemas, refusals word for word, both protocol eras, progress, cancellation."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from fakes import Project, kernel
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp.types import ElicitResult, TextContent
+
+from kopt_mcp.errors import Cancelled
+from kopt_mcp.server import INSTRUCTIONS, create_server
+
+ERAS = ["auto", "legacy"]
+SNAPSHOTS = Path(__file__).parent / "toolsnaps"
+TINY = Path(__file__).parent / "data" / "tiny"
+TOOLS = ["detect_gpu", "baseline", "profile", "diagnose", "apply_patch", "verify", "benchmark", "decide", "log"]
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def client_of(project: Project, era: str = "auto", **options: Any) -> AsyncIterator[Client]:
+    async with Client(create_server(project.loop, project.root), mode=era, **options) as client:
+        yield client
+
+
+def said(result: Any) -> dict[str, Any]:
+    """The structured content, once it is known to equal the text."""
+    (block,) = result.content
+    assert isinstance(block, TextContent)
+    content: dict[str, Any] = result.structured_content
+    if result.is_error:
+        assert content["error"]["text"] == block.text
+    else:
+        assert json.loads(block.text) == content
+        assert len(block.text.encode()) <= 4096
+    return content
+
+
+async def refusal(client: Client, tool: str, **arguments: Any) -> str:
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error
+    return str(said(result)["error"]["text"])
+
+
+# What a client reads first
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_nine_tools_are_listed_with_typed_input_and_output(project: Project, era: str) -> None:
+    async with client_of(project, era) as client:
+        tools = (await client.list_tools()).tools
+    assert [tool.name for tool in tools] == TOOLS
+    for tool in tools:
+        assert tool.input_schema["additionalProperties"] is False
+        assert tool.output_schema is not None
+        assert tool.annotations is not None
+        assert tool.annotations.open_world_hint is False
+
+
+async def test_a_tools_schema_changes_only_on_purpose(project: Project) -> None:
+    async with client_of(project) as client:
+        tools = (await client.list_tools()).tools
+    for tool in tools:
+        found = json.dumps(tool.model_dump(mode="json", by_alias=True, exclude_none=True), indent=1, sort_keys=True)
+        snapshot = SNAPSHOTS / f"{tool.name}.json"
+        if os.environ.get("UPDATE_SNAPSHOTS"):
+            snapshot.write_text(found + "\n", encoding="utf-8")
+        assert snapshot.read_text(encoding="utf-8") == found + "\n", "run with UPDATE_SNAPSHOTS=1 if this is expected"
+
+
+async def test_only_reading_tools_say_that_they_only_read(project: Project) -> None:
+    async with client_of(project) as client:
+        tools = (await client.list_tools()).tools
+    assert [t.name for t in tools if t.annotations and t.annotations.read_only_hint] == ["detect_gpu", "log"]
+
+
+def test_the_instructions_are_short_enough_for_every_client() -> None:
+    assert len(INSTRUCTIONS.encode()) <= 2048
+
+
+async def test_every_skill_file_is_a_resource_that_can_be_read(project: Project) -> None:
+    async with client_of(project) as client:
+        resources = (await client.list_resources()).resources
+        assert "skill://optimize-loop/SKILL.md" in [r.uri for r in resources]
+        assert "skill://kernels/softmax/triton_template.py" in [r.uri for r in resources]
+        for resource in resources:
+            assert resource.description
+            (content,) = (await client.read_resource(resource.uri)).contents
+            assert content.text  # type: ignore[union-attr]
+
+
+async def test_the_prompt_carries_the_users_words(project: Project) -> None:
+    async with client_of(project) as client:
+        prompt = await client.get_prompt("optimize", {"request": "softmax to 800 GBps"})
+    text = prompt.messages[0].content.text  # type: ignore[union-attr]
+    assert "softmax to 800 GBps" in text
+    assert "skill://optimize-loop/SKILL.md" in text
+
+
+# The loop, in memory
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_agent_reaches_its_target_and_every_answer_says_what_is_legal_next(project: Project, era: str) -> None:
+    async with client_of(project, era) as client:
+        begun = said(await client.call_tool("baseline", {"kernel_path": "softmax.py", **TARGET}))
+        assert begun["next"] == ["profile", "diagnose"]
+        handle = {"experiment": begun["experiment"]}
+        for tool, arguments, following in [
+            ("profile", {}, ["diagnose"]),
+            ("diagnose", {}, ["profile", "apply_patch"]),
+            ("apply_patch", {"tier": 1, "hypothesis": "faster", "content": kernel(6.0)}, ["verify"]),
+            ("verify", {}, ["benchmark"]),
+            ("benchmark", {}, ["decide"]),
+        ]:
+            answer = said(await client.call_tool(tool, {**handle, **arguments}))
+            assert set(following) <= set(answer["next"]), tool
+        decided = said(await client.call_tool("decide", handle))
+        assert (decided["status"], decided["ended"], decided["confirmed"]) == ("TARGET_MET", "TARGET_MET", True)
+        assert "target met" in said(await client.call_tool("log", handle))["table"]
+
+
+TARGET = {"target_metric": "gbps", "target_value": 500.0}
+
+
+# Refusals
+
+
+async def test_an_argument_that_does_not_exist_is_refused_with_the_nearest_one(project: Project) -> None:
+    async with client_of(project) as client:
+        text = await refusal(client, "baseline", kernel="softmax.py")
+    assert text == "baseline has no argument 'kernel'; did you mean 'kernel_path'?"
+
+
+async def test_wrong_types_and_missing_arguments_are_each_named(project: Project) -> None:
+    async with client_of(project) as client:
+        text = await refusal(client, "apply_patch", experiment="softmax-1", tier=9)
+    assert text == (
+        "apply_patch: tier is 9; input should be less than or equal to 5; correct it. "
+        "apply_patch needs the argument 'hypothesis'; it was not given; call it again with it."
+    )
+
+
+@pytest.mark.parametrize("experiment", ["../x", "a/b", "", "x" * 200, "a\nb"])
+async def test_an_experiment_handle_cannot_be_a_path(project: Project, experiment: str) -> None:
+    async with client_of(project) as client:
+        assert "experiment is" in await refusal(client, "verify", experiment=experiment)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "kernel_path is missing; nothing to optimise; give it as an argument or in kopt.yaml."),
+        ({"kernel_path": "no.py"}, "kernel_path 'no.py' does not exist in the project; check the path."),
+        (
+            {"kernel_path": "softmax.py", "target_value": -1.0, "target_metric": "gbps"},
+            "target_value is -1.0; expected a number above 0.",
+        ),
+        (
+            {"kernel_path": "softmax.py", "target_value": 5.0, "target_pct_of_peak": 0.5, "target_metric": "gbps"},
+            "target_value 5.0 and target_pct_of_peak 0.5 are both given; only one can be the target; drop one of them.",
+        ),
+    ],
+)
+async def test_each_wrong_configuration_has_its_own_words(
+    project: Project, arguments: dict[str, Any], words: str
+) -> None:
+    async with client_of(project) as client:
+        assert await refusal(client, "baseline", **arguments) == words
+
+
+async def test_a_call_out_of_order_names_what_is_allowed_now(project: Project) -> None:
+    name = project.baseline().experiment
+    async with client_of(project) as client:
+        text = await refusal(client, "benchmark", experiment=name)
+    assert text == f"benchmark is not allowed while experiment '{name}' is ready; allowed now: profile or diagnose."
+
+
+async def test_an_unknown_experiment_is_refused_and_no_folder_appears(project: Project) -> None:
+    async with client_of(project) as client:
+        assert (await refusal(client, "verify", experiment="nobody")).startswith("experiment 'nobody' is not known;")
+    assert not (project.root / "experiments" / "nobody").exists()
+
+
+async def test_a_fault_of_the_server_itself_is_told_apart_from_the_kernels(project: Project) -> None:
+    def fail(job: Any, watch: Any) -> None:
+        raise ZeroDivisionError("an accident")
+
+    project.evaluator.before = fail
+    async with client_of(project) as client:
+        text = await refusal(client, "baseline", kernel_path="softmax.py", **TARGET)
+    assert text.startswith("the server failed for a reason of its own (ZeroDivisionError: an accident);")
+
+
+# A target that the user is asked for
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_user_is_asked_for_a_target_where_the_client_can(project: Project, era: str) -> None:
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"target_metric": "gbps", "target_value": 321.0})
+
+    async with client_of(project, era, elicitation_callback=answer) as client:
+        begun = said(await client.call_tool("baseline", {"kernel_path": "softmax.py"}))
+    assert (begun["target"], begun["metric"]) == (321.0, "gbps")
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_user_who_declines_gets_a_derived_target(project: Project, era: str) -> None:
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="decline")
+
+    async with client_of(project, era, elicitation_callback=answer) as client:
+        begun = said(await client.call_tool("baseline", {"kernel_path": "softmax.py"}))
+    assert (begun["target"], begun["target_source"]) == (700.0, "derived: 70% of peak, the measured roof")
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_that_cannot_ask_gets_a_derived_target(project: Project, era: str) -> None:
+    async with client_of(project, era) as client:
+        assert said(await client.call_tool("baseline", {"kernel_path": "softmax.py"}))["target"] == 700.0
+
+
+# Progress and cancellation
+
+
+async def test_progress_reaches_the_client_and_always_rises(project: Project) -> None:
+    seen: list[tuple[float, str | None]] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        seen.append((progress, message))
+
+    def work(job: Any, watch: Any) -> None:
+        for fraction in (0.1, 0.5, 0.2):
+            watch.progress(fraction, f"at {fraction}")
+
+    project.evaluator.before = work
+    async with client_of(project) as client:
+        await client.call_tool("baseline", {"kernel_path": "softmax.py", **TARGET}, progress_callback=on_progress)
+    values = [value for value, _ in seen]
+    assert "at 0.5" in [message for _, message in seen]
+    assert values == sorted(set(values))
+
+
+async def test_cancelling_a_call_ends_its_work_and_leaves_the_experiment_where_it_was(project: Project) -> None:
+    name = project.diagnosed()
+    project.patch(name, kernel(1.5))
+    started, ended = threading.Event(), threading.Event()
+
+    def hang(job: Any, watch: Any) -> None:
+        watch.on_cancel(ended.set)
+        started.set()
+        ended.wait(30)
+        raise Cancelled("the call was cancelled")
+
+    project.evaluator.before = hang
+    server = create_server(project.loop, project.root)
+    async with Client(server) as client:
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.call_tool, "verify", {"experiment": name})
+            await anyio.to_thread.run_sync(started.wait)
+            group.cancel_scope.cancel()
+        assert ended.is_set()
+        project.evaluator.before = lambda job, watch: None
+        assert said(await client.call_tool("verify", {"experiment": name}))["correct"] is True
+
+
+# The real thing, over stdio
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_whole_loop_runs_over_stdio_with_the_real_evaluator(tmp_path: Path, era: str) -> None:
+    for file in TINY.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "kopt_mcp", "--root", str(tmp_path)],
+        env={**os.environ, "KOPT_PYTHON": sys.executable, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+    )
+    wrong = (TINY / "scale.c").read_text(encoding="utf-8").replace("2.0f *", "2.5f *")
+    async with Client(server, mode=era) as client:
+        target = {"target_metric": "latency_us", "target_value": 1.0, "gpu": "cpu"}
+        begun = said(await client.call_tool("baseline", {"kernel_path": "scale.c", **target}))
+        handle = {"experiment": begun["experiment"]}
+        said(await client.call_tool("diagnose", handle))
+        patch = {"tier": 1, "hypothesis": "a larger factor", "content": wrong}
+        said(await client.call_tool("apply_patch", {**handle, **patch}))
+        verified = said(await client.call_tool("verify", handle))
+        assert (verified["correct"], verified["status"]) == (False, "INCORRECT_NUMERICAL")
+        decided = said(await client.call_tool("decide", {**handle, "stop": True, "reason": "the test is over"}))
+        assert decided["ended"] == "STOPPED"
+    assert (tmp_path / "scale.c").read_bytes() == (TINY / "scale.c").read_bytes()
+    assert "FAIL" in (tmp_path / "experiments" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_server_imports_no_torch_no_triton_and_no_numpy() -> None:
+    code = (
+        "import kopt_mcp.server, kopt_mcp.project, sys; print(sorted({'torch', 'triton', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
