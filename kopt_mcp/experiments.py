@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kopt_mcp.errors import JournalCorrupt, WorkspaceFailed
+from kopt_mcp.events import Event
 from kopt_mcp.journal import Journal
 from kopt_mcp.lock import claimed
 from kopt_mcp.models import Device
@@ -26,6 +28,8 @@ class Experiments:
         self._workspace = workspace
         self.folder = workspace.root / "experiments"
         self._journals: dict[str, Journal] = {}
+        self._thread = threading.RLock()
+        self._replayed: dict[str, tuple[list[Event], Experiment | None]] = {}  # what was folded, and into what
 
     def names(self) -> list[str]:
         """Every experiment that has begun, in alphabetical order."""
@@ -51,7 +55,14 @@ class Experiments:
         Raises:
             JournalCorrupt: the journal does not verify.
         """
-        return fold(name, self.journal(name).read())
+        with self._thread:
+            events = self.journal(name).read()
+            done, state = self._replayed.get(name, ([], None))
+            if events[: len(done)] != done:
+                done, state = [], None
+            state = fold(name, events[len(done) :], state)
+            self._replayed[name] = events, state
+            return state
 
     def states(self) -> Iterator[Experiment]:
         """The state of every experiment whose journal can be replayed."""

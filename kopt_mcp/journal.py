@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,8 @@ from kopt_mcp.disk import Disk, digest
 from kopt_mcp.errors import JournalCorrupt, WorkspaceFailed
 from kopt_mcp.events import Event
 from kopt_mcp.models import Record, Tool
+
+FRESH_NS = 100_000_000
 
 
 class Journal:
@@ -30,6 +33,9 @@ class Journal:
         self._raw = b""  # verified already, newline at the end
         self._events: list[Event] = []
         self._last = ""
+        self._seen: tuple[int, ...] | None = (
+            None  # the file that `_raw` was read from, where it surely is still the same
+        )
 
     def read(self) -> list[Event]:
         """All whole events.
@@ -39,16 +45,11 @@ class Journal:
             WorkspaceFailed: the file cannot be read.
         """
         with self._thread:
-            data = self._load()
-            whole = data[: data.rfind(b"\n") + 1]
-            if not whole.startswith(self._raw):
-                self._raw, self._events, self._last = b"", [], ""
-            events, last = list(self._events), self._last
-            for line in whole[len(self._raw) :].split(b"\n")[:-1]:
-                events.append(self._check(line, len(events), last))
-                last = digest(line)
-            self._raw, self._events, self._last = whole, events, last
-            return list(events)
+            seen = self._identity()
+            if seen is None or seen != self._seen:
+                self._read_anew()
+                self._seen = seen
+            return list(self._events)
 
     def append(self, tool: Tool, outcome: Literal["ok", "refused", "failed"], data: Record, now: float) -> Event:
         """Write one event down; when this returns, it is on the disk.
@@ -76,7 +77,31 @@ class Journal:
             self._raw += line + b"\n"
             self._events.append(event)
             self._last = digest(line)
+            self._seen = None
             return event
+
+    def _read_anew(self) -> None:
+        """Read the whole file; what was verified before is compared byte by byte, what is new is verified."""
+        data = self._load()
+        whole = data[: data.rfind(b"\n") + 1]
+        if not whole.startswith(self._raw):
+            self._raw, self._events, self._last = b"", [], ""
+        events, last = list(self._events), self._last
+        for line in whole[len(self._raw) :].split(b"\n")[:-1]:
+            events.append(self._check(line, len(events), last))
+            last = digest(line)
+        self._raw, self._events, self._last = whole, events, last
+
+    def _identity(self) -> tuple[int, ...] | None:
+        """Which file it is, how long, and when it was changed; None while that is too fresh to tell a second change."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        # The system's time stamps move in steps of up to 10 ms: two changes within one look like one.
+        if abs(time.time_ns() - found.st_ctime_ns) < FRESH_NS:
+            return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def _load(self) -> bytes:
         try:

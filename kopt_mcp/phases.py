@@ -128,13 +128,12 @@ class Experiment(Record):
         return frozenset([self.setup.sha256, *(i.patch.sha256 for i in self.iterations)])
 
 
-def fold(name: str, events: Iterable[Event]) -> Experiment | None:
-    """Replay the events of experiment `name`; None while it has no baseline.
+def fold(name: str, events: Iterable[Event], state: Experiment | None = None) -> Experiment | None:
+    """Replay the events of experiment `name`, from `state` on; None while it has no baseline.
 
     Raises:
         JournalCorrupt: an event does not hold what its tool writes, or comes where it cannot.
     """
-    state: Experiment | None = None
     for event in events:
         if event.outcome != "ok":
             continue

@@ -136,6 +136,45 @@ def diagnose(profile: Any, device: Any, **rest: Any) -> Diagnosis:
     )  # fmt: skip
 
 
+class WatchedDisk(Disk):
+    """Says what it is about to do, and writes in two halves; without the waits for the platters."""
+
+    def __init__(self, before: Callable[[str], None]) -> None:
+        self._before = before
+
+    def _write(self, fd: int, data: bytes) -> None:
+        self._before("write")
+        super()._write(fd, data[: len(data) // 2])
+        self._before("write the second half")
+        super()._write(fd, data[len(data) // 2 :])
+
+    def _sync(self, fd: int) -> None:
+        self._before("sync")
+
+    def _sync_folder(self, path: Path) -> None:
+        self._before("sync folder")
+
+    def _truncate(self, fd: int, size: int) -> None:
+        self._before("truncate")
+        super()._truncate(fd, size)
+
+    def _chmod(self, fd: int, mode: int) -> None:
+        self._before("chmod")
+        super()._chmod(fd, mode)
+
+    def _rename(self, source: Path, target: Path) -> None:
+        self._before("rename")
+        super()._rename(source, target)
+
+    def _mkdir(self, path: Path) -> None:
+        self._before("mkdir")
+        super()._mkdir(path)
+
+    def _remove(self, path: Path) -> None:
+        self._before("remove")
+        super()._remove(path)
+
+
 def ticking(start: float = 1_800_000_000.0) -> Callable[[], float]:
     """A clock that moves a second each time it is read."""
     count = itertools.count()

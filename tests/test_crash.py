@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -9,10 +10,10 @@ from typing import Any
 
 import fakes
 import pytest
-from fakes import Project
+from fakes import Project, WatchedDisk
 
-from kopt_mcp.disk import Disk, digest
-from kopt_mcp.errors import GuardRefused, WorkspaceFailed
+from kopt_mcp.disk import digest
+from kopt_mcp.errors import GuardRefused, JournalCorrupt, WorkspaceFailed
 from kopt_mcp.journal import verify
 
 PLAN = (fakes.kernel(9.0, VERIFY="INCORRECT_NUMERICAL"), fakes.kernel(1.005), fakes.kernel(6.0))
@@ -23,12 +24,13 @@ class Killed(BaseException):
     """Nothing may catch this, as nothing can catch kill -9."""
 
 
-class MortalDisk(Disk):
+class MortalDisk(WatchedDisk):
     """Dies before its n-th call, or half way through it where it writes; once dead, it stays dead."""
 
     def __init__(
         self, last: int | None = None, error: Callable[[], BaseException] = Killed, once: bool = False
     ) -> None:
+        super().__init__(self._live)
         self.calls: list[str] = []
         self._last = last
         self._error = error
@@ -39,38 +41,6 @@ class MortalDisk(Disk):
         at = len(self.calls) - 1
         if self._last is not None and (at == self._last or (at > self._last and not self._once)):
             raise self._error()
-
-    def _write(self, fd: int, data: bytes) -> None:
-        self._live("write")
-        super()._write(fd, data[: len(data) // 2])
-        self._live("write the second half")
-        super()._write(fd, data[len(data) // 2 :])
-
-    def _sync(self, fd: int) -> None:
-        self._live("sync")
-
-    def _sync_folder(self, path: Path) -> None:
-        self._live("sync folder")
-
-    def _truncate(self, fd: int, size: int) -> None:
-        self._live("truncate")
-        super()._truncate(fd, size)
-
-    def _chmod(self, fd: int, mode: int) -> None:
-        self._live("chmod")
-        super()._chmod(fd, mode)
-
-    def _rename(self, source: Path, target: Path) -> None:
-        self._live("rename")
-        super()._rename(source, target)
-
-    def _mkdir(self, path: Path) -> None:
-        self._live("mkdir")
-        super()._mkdir(path)
-
-    def _remove(self, path: Path) -> None:
-        self._live("remove")
-        super()._remove(path)
 
 
 def drive(project: Project) -> str:
@@ -159,3 +129,107 @@ def test_a_deleted_kernel_file_is_restored_and_the_agent_is_told(project: Projec
     with pytest.raises(GuardRefused):
         project.loop.verify(name)
     assert project.text == before
+
+
+# A disk that is full, or may not be written, at every step in turn: clear words, nothing lost, and on it goes.
+
+STEPS = ("baseline", "diagnose", "patch", "verify", "benchmark", "decide")
+
+
+def act(project: Project, step: str, name: str) -> str:
+    if step == "baseline":
+        return project.baseline(target_value=140).experiment
+    if step == "patch":
+        project.patch(name, PLAN[1].replace("1.005", "1.5"))
+    else:
+        getattr(project.loop, step)(name)
+    return name
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("code", "words"), [(errno.ENOSPC, "No space left on device"), (errno.EROFS, "Read-only file system")]
+)
+def test_a_disk_that_takes_nothing_is_named_and_the_step_can_be_called_again(
+    tmp_path: Path, step: str, code: int, words: str
+) -> None:
+    broken = False
+
+    def before(call: str) -> None:
+        if broken:
+            raise OSError(code, words)
+
+    project = Project(tmp_path / "project", disk=WatchedDisk(before))
+    name = ""
+    for due in STEPS:
+        if due != step:
+            name = act(project, due, name)
+            continue
+        phase = project.loop.log(name).phase if name else None
+        journals = {p: p.read_bytes() for p in project.root.glob("experiments/*/journal.jsonl")}
+        broken = True
+        with pytest.raises(WorkspaceFailed) as failed:
+            act(project, due, name)
+        broken = False
+        assert (
+            f" could not be written: {words}; it is as it was, and nothing is lost; make room or set the rights of "
+            in (str(failed.value))
+        )
+        assert {p: p.read_bytes() for p in project.root.glob("experiments/*/journal.jsonl")} == journals
+        assert not name or project.loop.log(name).phase == phase
+        name = act(project, due, name)
+    assert project.loop.log(name).phase == "done"
+
+
+def test_a_clock_that_goes_back_disturbs_nothing(project: Project) -> None:
+    seconds = iter(range(1_800_000_000, 0, -3600))
+    project.loop = project.reopened(clock=lambda: float(next(seconds)))
+    check_the_end(project, drive(project))
+
+
+def test_a_kernel_file_that_became_a_folder_or_a_way_out_is_refused_in_words(project: Project) -> None:
+    name = project.diagnosed()
+    project.kernel.unlink()
+    project.kernel.mkdir()
+    with pytest.raises(WorkspaceFailed, match=r"softmax.py could not be written: Is a directory; it is as it was"):
+        project.loop.profile(name)
+    project.kernel.rmdir()
+    outside = project.root.parent / "outside.py"
+    outside.write_text("outside")
+    project.kernel.symlink_to(outside)
+    with pytest.raises(WorkspaceFailed, match=r"softmax.py now leads out of the project; put the file back"):
+        project.loop.profile(name)
+    assert outside.read_text() == "outside"
+    project.kernel.unlink()
+    assert project.loop.profile(name).recovered.startswith("softmax.py was missing")
+
+
+def test_a_snapshot_that_is_gone_is_named(project: Project) -> None:
+    name = project.diagnosed()
+    snapshot = next((project.root / "experiments" / name / "candidates").iterdir())
+    text = snapshot.read_text()
+    snapshot.unlink()
+    project.kernel.unlink()
+    with pytest.raises(
+        WorkspaceFailed, match=rf"{snapshot.name} cannot be read: No such file or directory; restore it"
+    ):
+        project.loop.profile(name)
+    snapshot.write_text(text)
+    assert project.loop.profile(name).recovered
+
+
+def test_a_journal_with_a_corrupt_middle_is_refused_with_its_line_and_left_alone(project: Project) -> None:
+    name = project.diagnosed()
+    path = project.root / "experiments" / name / "journal.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"n":0', b'"n":7'))
+    damaged = path.read_bytes()
+    with pytest.raises(JournalCorrupt) as refused:
+        project.loop.profile(name)
+    assert str(refused.value) == (
+        f"{name}/journal.jsonl line 1 does not verify: it is event 7 where 0 belongs; the journal was edited or the "
+        "disk is damaged; restore it from version control or a backup, or start a new baseline (nothing is re-initialised)."
+    )
+    assert path.read_bytes() == damaged
+    path.write_bytes(whole)
+    assert project.loop.profile(name).phase == "profiled"

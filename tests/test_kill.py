@@ -1,0 +1,116 @@
+"""Real server-side processes, killed with SIGKILL at random points: nothing acknowledged is lost, nothing left behind.
+
+KOPT_KILL_POINTS says how often; KOPT_KILL_SEED which random points.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from driver import advance
+from fakes import Project
+
+from kopt_mcp.errors import GuardRefused
+from kopt_mcp.journal import verify
+
+POINTS = int(os.environ.get("KOPT_KILL_POINTS", "15"))
+SEED = int(os.environ.get("KOPT_KILL_SEED", "0"))
+DRIVER = Path(__file__).with_name("driver.py")
+LONGEST = 170
+"""Changes of files in one life; an experiment takes about 150."""
+
+
+@dataclass
+class Victim:
+    """A project, and the processes that work on it one after the other."""
+
+    project: Project
+    journals: dict[str, bytes] = field(default_factory=dict)
+    """What each journal held when the last process had been buried."""
+
+    def live(self, ticks: int) -> dict[str, int]:
+        """Let a process change files `ticks` times, kill it; returns the length of each journal that it vouched for."""
+        tick, tick_end = os.pipe()
+        alive, alive_end = os.pipe()
+        command = [sys.executable, str(DRIVER), "experiments", str(self.project.root), str(self.locks)]
+        process = subprocess.Popen(
+            [*command, str(tick_end), str(alive_end)],
+            stdout=subprocess.PIPE,
+            pass_fds=[tick_end, alive_end],
+            env={**os.environ, "PYTHONPATH": str(DRIVER.parent.parent)},
+        )
+        os.close(tick_end)
+        os.close(alive_end)
+        seen = 0
+        while seen < ticks and (data := os.read(tick, ticks - seen)):
+            seen += len(data)
+        os.kill(process.pid, signal.SIGKILL)
+        said = process.communicate()[0].decode().splitlines()
+        assert process.returncode == -signal.SIGKILL, "the driver ended by itself"
+        assert seen == ticks
+        ended, _, _ = select.select([alive], [], [], 30)
+        assert ended, "a process outlived its server"
+        assert os.read(alive, 1) == b""
+        os.close(tick)
+        os.close(alive)
+        return {name: int(size) for name, size in (line.split() for line in said)}
+
+    @property
+    def locks(self) -> Path:
+        return self.project.root.parent / "locks"
+
+    def check(self, vouched: dict[str, int]) -> None:
+        """What a dead process must leave."""
+        for lock in [*self.locks.glob("*.lock"), *self.project.root.rglob(".lock")]:
+            with lock.open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where somebody still holds it
+        for path in sorted(self.project.root.glob("experiments/*/journal.jsonl")):
+            data = path.read_bytes()
+            name = path.parent.name
+            assert data.startswith(self.journals.get(name, b"")), "an event that was there is gone"
+            assert data.rfind(b"\n") + 1 >= vouched.get(name, 0), "an event that was acknowledged is gone"
+            verify(path)
+
+    def recover(self) -> None:
+        """The next server, at its first call, whatever it is."""
+        self.project.loop = self.project.reopened()
+        newest = [line for line in self.project.loop.log().experiments if line.phase != "done"]
+        for line in newest:
+            illegal = next(
+                tool for tool in ("verify", "diagnose") if tool not in self.project.loop.log(line.experiment).next
+            )
+            with pytest.raises(GuardRefused):
+                getattr(self.project.loop, illegal)(line.experiment)
+            assert self.project.loop.log(line.experiment).on_disk.endswith("as it should be")
+        for path in self.project.root.glob("experiments/*/journal.jsonl"):
+            data = path.read_bytes()
+            self.journals[path.parent.name] = data[: data.rfind(b"\n") + 1]
+
+    def finish(self) -> None:
+        """Carry the last experiment on to its end, as if nothing had happened."""
+        for line in self.project.loop.log().experiments:
+            while (seen := self.project.loop.log(line.experiment)).phase != "done":
+                advance(self.project.loop, seen)
+            statuses = [row.split("|")[-2].split(",")[0].strip() for row in seen.table.splitlines()[3:-1]]
+            assert statuses == ["FAILED", "NEUTRAL", "TARGET_MET"]
+
+
+def test_killed_at_random_points_nothing_is_lost_and_the_next_process_goes_on(tmp_path: Path) -> None:
+    draw = random.Random(SEED)
+    victim = Victim(Project(tmp_path / "0" / "project"))
+    for point in range(POINTS):
+        if point % 20 == 19:  # speeds grow by six an experiment; start anew before they leave the floats
+            victim.finish()
+            victim = Victim(Project(tmp_path / str(point) / "project"))
+        victim.check(victim.live(draw.randrange(1, LONGEST)))
+        victim.recover()
+    victim.finish()
