@@ -430,7 +430,9 @@ def test_a_launch_that_costs_more_than_the_kernel_is_latency_unless_the_device_i
 def test_static_facts_fill_what_was_not_counted() -> None:
     found = judge(
         timed(200.0),
-        static=[static(occupancy_pct=25.0, limiter="shared_memory", load_bytes=2, problems=["cannot launch: too much LDS"])],
+        static=[
+            static(occupancy_pct=25.0, limiter="shared_memory", load_bytes=2, problems=["cannot launch: too much LDS"])
+        ],
     )
     assert names(found) == ["compiler-problem", "narrow-access", "low-occupancy"]
     assert "limited by shared memory" in found.findings[2].text

@@ -195,7 +195,8 @@ class PerfMarks(NoMarks):
 
     def _ask(self, command: bytes) -> None:
         os.write(self._control, command)
-        os.read(self._answer, 64)
+        while os.read(self._answer, 1) != b"\n":  # perf ends its answer with a NUL besides, which is skipped next time
+            pass
 
 
 MARKS: dict[str, type[NoMarks]] = {"none": NoMarks, "cuda": CudaMarks, "roctx": RoctxMarks, "perf": PerfMarks}
