@@ -29,8 +29,10 @@ DTYPES = {
 }
 """Bytes of one element, by torch's name for the type."""
 
-DISTRIBUTIONS = ("normal", "tiny", "large", "equal", "outlier", "alternating", "sorted")
-"""Shapes of the values that a `normal` tensor is drawn with during verification, unless the problem narrows them."""
+DISTRIBUTIONS = ("normal", "tiny", "large", "mixed", "equal", "outlier", "alternating", "sorted")
+"""Shapes of the values that a `normal` tensor is drawn with during verification, unless the problem narrows them.
+
+`mixed`: one row as in `large`, somewhere among ordinary ones; not used where `large` is left out."""
 
 LAYOUTS = ("contiguous", "strided", "offset")
 """`strided`: a column slice of a wider tensor; `offset`: starts one element past an aligned address."""
@@ -185,6 +187,8 @@ class Problem:
             raise ProblemError(f"Problem.workloads has two workloads named {sorted(double)}; give each its own name.")
         _subset("distributions", self.distributions, DISTRIBUTIONS)
         _subset("layouts", self.layouts, LAYOUTS)
+        if "large" not in self.distributions:  # what overflows in every row overflows in one
+            object.__setattr__(self, "distributions", tuple(d for d in self.distributions if d != "mixed"))
         if self.bound not in ("memory", "compute", "latency"):
             raise ProblemError(f"Problem.bound is {self.bound!r}; expected 'memory', 'compute' or 'latency'.")
         for workload in self.workloads:

@@ -16,8 +16,8 @@ ROWS = [MAKE.normal(6, 50)]
 
 
 def only(
-    seed: int = 1, distribution: str = "normal", layout: str = "contiguous", recipes: list[object] = ROWS
-) -> torch.Tensor:  # type: ignore[assignment]
+    seed: int = 1, distribution: str = "normal", layout: str = "contiguous", recipes: Sequence[object] = ROWS
+) -> torch.Tensor:
     tensor: torch.Tensor = draw(recipes, [], seed, "cpu", distribution, layout).args[0]
     return tensor
 
@@ -58,6 +58,9 @@ def test_distributions_are_what_their_names_say() -> None:
     assert (only(distribution="equal") == only(distribution="equal")[:, :1]).all()
     assert (only(distribution="outlier").abs().amax(dim=-1) > 50).all()
     assert (only(distribution="sorted").diff(dim=-1) >= 0).all()
+    mixed = only(distribution="mixed").abs().amax(dim=-1)
+    assert (mixed > 32).sum() == 1
+    assert only(distribution="mixed", recipes=[MAKE.normal(50)]).abs().max() < 32
     alternating = only(distribution="alternating")
     assert (alternating[:, ::2] >= 0).all()
     assert (alternating[:, 1::2] <= 0).all()

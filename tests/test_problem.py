@@ -96,6 +96,10 @@ def test_tolerances_and_reduction_lengths_have_defaults() -> None:
     assert problem().reduction_length({"rows": 2}) == 0
 
 
+def test_a_problem_without_large_values_has_no_single_large_row_either() -> None:
+    assert problem(distributions=["normal", "mixed", "sorted"]).distributions == ("normal", "sorted")
+
+
 def test_recipes_of_every_kind_are_described() -> None:
     make = Make("float16")
     table = torch.arange(3, dtype=torch.int32)

@@ -81,6 +81,8 @@ def _reshape(values: torch.Tensor, distribution: str) -> torch.Tensor:
         return values.mul_(64.0)
     if values.numel() == 0 or values.dim() == 0:
         return values
+    if distribution == "mixed":
+        return values if values.dim() == 1 else _with_one_large_row(values)
     if distribution == "equal":
         return values[..., :1].expand_as(values).clone()
     if distribution == "outlier":
@@ -93,6 +95,12 @@ def _reshape(values: torch.Tensor, distribution: str) -> torch.Tensor:
     if distribution == "sorted":
         return values.sort(dim=-1).values
     return values
+
+
+def _with_one_large_row(values: torch.Tensor) -> torch.Tensor:
+    """A kernel that looks at a few rows to choose its way must not find the one that matters."""
+    first = values[..., :1]
+    return values.mul_(torch.where(first == first.max(), 64.0, 1.0))
 
 
 def _place(values: torch.Tensor, layout: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -63,7 +63,7 @@ def plan(problem: Problem, workloads: list[Workload], kind: str) -> list[tuple[W
     small = [c for c in cases if c.bytes <= _LARGE[kind]] or cases[:1]
     checks = {c.workload.name: [_check(c, PUBLIC_SEED, 0), _reused(c)] for c in cases}
     for index, case in enumerate(cases):
-        for distribution in _distributions(problem, case, index == 0, case in small, rng):
+        for distribution in _distributions(problem, index == 0, case in small, rng):
             checks[case.workload.name].append(Check(case, _secret(), POISONS[index % 2], distribution))
     for layout in problem.layouts[1:]:
         for case in rng.sample(small, min(2, len(small))):
@@ -156,17 +156,17 @@ def _secret() -> int:
     return 1 + secrets.randbits(40)
 
 
-def _distributions(problem: Problem, case: Case, first: bool, small: bool, rng: Random) -> list[str]:
-    """All at the first workload; at each other one `large`, where unsafe shortcuts overflow, and what chance adds.
+def _distributions(problem: Problem, first: bool, small: bool, rng: Random) -> list[str]:
+    """All at the first workload; at each other one those on which unsafe shortcuts overflow, and what chance adds.
 
     Were it known which shape sees which values, a kernel could be wrong at the shapes that see only harmless ones.
     """
     others = [d for d in problem.distributions if d != "normal"]
     if first:
         return others
-    chosen = [d for d in others if d == "large"]
-    rest = [d for d in others if d != "large"]
-    return chosen + rng.sample(rest, min(len(rest), 1 if small else 1 - len(chosen)))
+    telling = [d for d in ("mixed", "large") if d in others][: 2 if small else 1]
+    rest = [d for d in others if d not in telling]
+    return telling + rng.sample(rest, min(len(rest), 1 if small else 1 - len(telling)))
 
 
 def _generated(problem: Problem, small: list[Case], rng: Random) -> list[Case]:

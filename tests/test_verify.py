@@ -1,0 +1,117 @@
+"""Which checks are made, and what a failure says."""
+
+from random import Random
+
+import pytest
+import torch
+from evaluating import PROBLEMS
+
+from kopt_mcp.evaluator import verify
+from kopt_mcp.evaluator.harness import load_problem
+from kopt_mcp.evaluator.verify import PUBLIC_SEED, Check
+from kopt_mcp.problem import DISTRIBUTIONS, LAYOUTS, Problem, Workload
+
+FILE = PROBLEMS / "softmax.py"
+PROBLEM: Problem = load_problem(FILE.read_bytes(), str(FILE))
+
+
+def planned(problem: Problem = PROBLEM, kind: str = "cpu") -> dict[str, list[Check]]:
+    return {w.name: checks for w, checks in verify.plan(problem, problem.for_device(kind), kind)}
+
+
+def test_the_cheapest_workload_comes_first_and_all_are_there() -> None:
+    names = list(planned())
+    assert names == ["3x257-fp32", "40x64-fp32", "16x300-fp32", "96x512-fp32"]
+
+
+def test_every_workload_is_tried_with_the_public_seed_and_with_secret_ones() -> None:
+    for checks in planned().values():
+        seeds = [c.seed for c in checks]
+        assert seeds.count(PUBLIC_SEED) == 1
+        assert len(set(seeds)) >= 3
+
+
+def test_secret_seeds_differ_from_plan_to_plan() -> None:
+    first, second = ({c.seed for checks in planned().values() for c in checks} for _ in range(2))
+    assert first & second == {PUBLIC_SEED}
+
+
+def test_every_workload_sees_the_values_on_which_unsafe_shortcuts_overflow() -> None:
+    for checks in planned().values():
+        assert {"large", "mixed"} <= {c.distribution for c in checks}
+
+
+def test_the_first_workload_sees_every_distribution_and_every_poison() -> None:
+    checks = planned()["3x257-fp32"]
+    assert {c.distribution for c in checks} == set(DISTRIBUTIONS)
+    assert {c.poison for c in checks} == {0xFF, 0x55}
+
+
+def test_every_workload_is_called_on_tensors_that_an_earlier_call_has_seen() -> None:
+    for checks in planned().values():
+        reused = [c for c in checks if c.first_seed is not None]
+        assert reused
+        assert all(c.first_seed != c.seed for c in reused)
+
+
+def test_every_layout_is_tried_somewhere_and_at_shapes_that_chance_chooses() -> None:
+    assert {c.layout for checks in planned().values() for c in checks} == set(LAYOUTS)
+    chosen = {
+        name for _ in range(20) for name, checks in planned().items() if any(c.layout == "strided" for c in checks)
+    }
+    assert len(chosen) > 2
+
+
+def test_on_a_gpu_one_call_is_made_on_another_stream() -> None:
+    assert not any(c.own_stream for checks in planned().values() for c in checks)
+    assert sum(c.own_stream for checks in planned(kind="cuda").values() for c in checks) == 1
+
+
+def test_repeats_have_one_seed() -> None:
+    seeds = [c.seed for c in planned()["3x257-fp32"]]
+    assert max(seeds.count(s) for s in seeds) == 3
+
+
+def test_shapes_are_generated_only_where_the_problem_allows_it() -> None:
+    def generated(problem: Problem) -> list[Check]:
+        return [
+            c for checks in planned(problem).values() for c in checks if c.case.params != dict(c.case.workload.params)
+        ]
+
+    assert generated(PROBLEM)
+    assert all(1 <= c.case.params["rows"] <= 16 and 1 <= c.case.params["cols"] <= 600 for c in generated(PROBLEM))
+    fixed = load_problem(FILE.read_bytes().replace(b'vary={"rows": (1, 16), "cols": (1, 600)},', b""), str(FILE))
+    assert generated(fixed) == []
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 1), (5, 5), (100, 120), (1, 4096), (1000, 1005)])
+def test_an_awkward_size_is_within_its_range(low: int, high: int) -> None:
+    rng = Random(0)
+    assert all(low <= verify._awkward(rng, low, high) <= high for _ in range(50))
+
+
+def test_a_large_workload_is_checked_less_often_but_not_on_harmless_values_only() -> None:
+    problem = Problem(
+        name="copy",
+        reference=torch.clone,
+        inputs=lambda make, n: [make.normal(n)],
+        workloads=[Workload({"n": 8}), Workload({"n": 8 << 20})],
+        bytes="8 * n",
+        flops="0",
+        bound="memory",
+    )
+    checks = planned(problem)["8388608-fp32"]
+    assert [c.distribution for c in checks] == ["normal", "normal", "mixed"]
+
+
+def test_words_say_what_was_special() -> None:
+    case = PROBLEM.case(PROBLEM.workloads[1])
+    assert Check(case, 1, 0xFF).words() == "normally distributed values"
+    special = Check(case, 1, 0xFF, "sorted", "offset", own_stream=True, first_seed=2)
+    assert special.words() == (
+        "sorted values, offset inputs, in tensors that held other values at the call before, "
+        "on a stream that is not the default one"
+    )
+    assert (
+        Check(PROBLEM.case(PROBLEM.workloads[1], rows=7), 1, 0xFF).words().endswith("generated shape rows=7, cols=257")
+    )
