@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import ast
+import atexit
 import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from unittest.mock import patch
 
 from kopt_mcp.evaluator import sandbox
 from kopt_mcp.evaluator.records import Evaluation, Job
@@ -70,6 +78,28 @@ def _constants(text: str) -> dict[str, Any]:
     assignments = [n for n in ast.parse(text).body if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)]
     wanted = {"EXPECTED", "PROBLEM", "TIMED", "FASTER", "WORKLOADS", "TIMEOUT_S", "OPEN"}
     return {n.targets[0].id: ast.literal_eval(n.value) for n in assignments if n.targets[0].id in wanted}
+
+
+@contextmanager
+def running_evaluator() -> Iterator[LocalEvaluator]:
+    """An evaluator of one thread: threads that wait for each other are slow on a busy machine."""
+    from kopt_mcp.evaluator.client import LocalEvaluator
+
+    with patch.dict(os.environ, {"OMP_NUM_THREADS": "1"}):
+        local = LocalEvaluator(sys.executable, _ceilings_folder())
+        local.torch_device("cpu")  # so that its processes are there before any are counted
+        try:
+            yield local
+        finally:
+            local.close()
+
+
+@cache
+def _ceilings_folder() -> Path:
+    """Where the measured ceilings are kept, so that a run of the tests measures them once."""
+    folder = tempfile.mkdtemp(prefix="kopt-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def digest(path: Path) -> str:

@@ -173,6 +173,9 @@ class _HarnessProcess:
                 start_new_session=True,
             )
         except OSError as error:
+            ours.close()
+            self._log.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
             raise ToolUnavailable(
                 f"the interpreter {python!r} cannot be started: {error.strerror}; set `python:` in kopt.yaml or "
                 f"KOPT_PYTHON to the one that has your torch."

@@ -1,0 +1,161 @@
+"""Timing two arms: what becomes of claims, with processes that claim what the test tells them to."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from evaluating import PROBLEMS
+
+from kopt_mcp.evaluator import bench
+from kopt_mcp.evaluator.bench import Arm, IncumbentFault, PhysicalLimits, WorkloadBench
+from kopt_mcp.evaluator.harness import load_problem
+from kopt_mcp.evaluator.inputs import draw
+from kopt_mcp.evaluator.process import Fault
+from kopt_mcp.evaluator.records import Ceilings, Ratio, WorkloadResult
+from kopt_mcp.evaluator.runner import fingerprint
+from kopt_mcp.problem import Problem
+
+FILE = PROBLEMS / "softmax.py"
+PROBLEM: Problem = load_problem(FILE.read_bytes(), str(FILE))
+LIMITS = PhysicalLimits(Ceilings(1.0, 1.0, {"fp32": 1e-3}, "a slow machine"), 0, "cpu", 0.0)
+NONE = PhysicalLimits(Ceilings(1e9, 1e9, {}, "an infinitely fast machine"), 0, "cpu", 0.0)
+
+
+class Claiming:
+    """A candidate process that computes what it is asked to and claims what it likes."""
+
+    def __init__(self, us: float, function: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+        self.us, self.tail_us = us, 0.0
+        self.function = function or (lambda x: torch.softmax(x, dim=-1))
+        self.case: Any = None
+        self.kept: dict[int, torch.Tensor] = {}
+
+    def workload(self, case: Any, outputs: Any, alone: bool = True) -> None:
+        self.case = case
+
+    def ask(self, op: str, alone: bool = True, **fields: Any) -> dict[str, Any]:
+        if op == "warm":
+            return {"us": [self.us] * fields["count"]}
+        if op == "forget":
+            self.kept.clear()
+            return {}
+        if op == "fetch":
+            return {"outputs": [fields["seed"]], "print": []}
+        x = draw(self.case.inputs, self.case.literals, fields["seed"], "cpu").args[0]
+        self.kept[fields["seed"]] = self.function(x)
+        prints = fingerprint([self.kept[fields["seed"]]])
+        return {"us": self.us, "host_us": self.us, "tail_us": self.tail_us, "print": prints}
+
+    def outputs(self, reply: dict[str, Any]) -> list[torch.Tensor]:
+        return [self.kept[reply["outputs"][0]]]
+
+
+def timed(*processes: Any, limits: PhysicalLimits = NONE, floor: float = 0.0) -> WorkloadResult:
+    work = WorkloadBench(PROBLEM, PROBLEM.workloads[0], [Arm(p) for p in processes], "cpu", limits)
+    work.warm_up()
+    while not work.decided:
+        work.block()
+        work.decide(floor)
+    return work.finish()
+
+
+def test_the_ratio_is_incumbent_over_candidate() -> None:
+    result = timed(Claiming(5.0), Claiming(10.0))
+    assert result.status == "PASSED"
+    assert result.ratio == Ratio(2.0, 2.0, 2.0, result.ratio.blocks)  # type: ignore[union-attr]
+    assert result.timing is not None
+    assert (result.timing.latency_us, result.timing.method) == (5.0, "wall")
+    assert result.checks >= 2
+
+
+def test_a_large_effect_needs_fewer_blocks_than_none() -> None:
+    large, none = timed(Claiming(1.0), Claiming(10.0)).ratio, timed(Claiming(10.0), Claiming(10.0)).ratio
+    assert large is not None
+    assert none is not None
+    assert large.blocks < none.blocks == bench.MIN_BLOCKS
+
+
+def test_one_arm_alone_has_times_and_no_ratio() -> None:
+    result = timed(Claiming(10.0))
+    assert result.ratio is None
+    assert result.incumbent is None
+    assert result.timing is not None
+
+
+@pytest.mark.parametrize("us", [0.0, -1.0, 1e12])
+def test_a_claim_of_no_time_or_of_more_than_there_was_is_a_lie(us: float) -> None:
+    with pytest.raises(Fault) as caught:
+        timed(Claiming(us), Claiming(10.0))
+    assert caught.value.status == "CHEATED"
+    assert not isinstance(caught.value, IncumbentFault)
+
+
+def test_a_wrong_output_of_a_timed_call_is_found() -> None:
+    with pytest.raises(Fault) as caught:
+        timed(Claiming(5.0, torch.zeros_like), Claiming(10.0))
+    assert caught.value.status == "INCORRECT_NUMERICAL"
+    assert "the output of a timed call is wrong" in caught.value.detail
+
+
+def test_an_output_that_changes_after_the_call_is_found() -> None:
+    class Later(Claiming):
+        def outputs(self, reply: dict[str, Any]) -> list[torch.Tensor]:
+            return [t + 1 for t in super().outputs(reply)]
+
+    with pytest.raises(Fault) as caught:
+        timed(Later(5.0), Claiming(10.0))
+    assert (caught.value.status, "changed after" in caught.value.detail) == ("CHEATED", True)
+
+
+def test_an_incumbent_that_fails_is_not_the_candidates_fault() -> None:
+    with pytest.raises(IncumbentFault):
+        timed(Claiming(5.0), Claiming(10.0, torch.zeros_like))
+
+
+def test_work_that_goes_on_after_the_call_is_found() -> None:
+    candidate = Claiming(5.0)
+    candidate.tail_us = 1000.0
+    with pytest.raises(Fault, match="1000 us of work went on after") as caught:
+        timed(candidate, Claiming(10.0))
+    assert caught.value.status == "CHEATED"
+
+
+def test_a_time_that_physics_does_not_allow_is_refused() -> None:
+    with pytest.raises(Fault, match=r"5\.00 us are claimed where this device needs at least") as caught:
+        timed(Claiming(5.0), Claiming(10.0), limits=LIMITS)
+    assert caught.value.status == "CHEATED"
+
+
+def test_outputs_that_fit_the_cache_are_not_counted_into_the_floor() -> None:
+    case = PROBLEM.case(PROBLEM.workloads[0])
+    gpu = PhysicalLimits(Ceilings(1.0, 1.0, {}, ""), 1 << 30, "cuda", 0.0)
+    with pytest.raises(Fault):
+        gpu.require_possible(case, 1, 0.9 * case.bytes / 1e3 - 1)
+    gpu.require_possible(case, int(case.bytes / 2), 0.9 * case.bytes / 2e3 + 1)
+
+
+def test_a_gain_that_the_clock_outside_does_not_see_is_suspect() -> None:
+    arms = [Arm(Claiming(5.0)), Arm(Claiming(10.0))]  # type: ignore[arg-type]
+    work = WorkloadBench(PROBLEM, PROBLEM.workloads[0], arms, "cpu", NONE)
+    work.warm_up()
+    work.block()
+    for arm, us, unseen in ((arms[0], 100.0, 4900.0), (arms[1], 4000.0, 1000.0)):
+        arm.samples, arm.unseen, arm.tails = [us] * 9, [unseen] * 9, [0.0] * 9
+    with pytest.raises(Fault, match=r"3900\.0 us cannot be seen from outside") as caught:
+        work.finish()
+    assert caught.value.status == "SUSPECT"
+
+
+def test_workloads_are_combined_by_their_geometric_mean() -> None:
+    results = [
+        WorkloadResult("a", "PASSED", ratio=Ratio(4.0, 4.0, 4.0, 5)),
+        WorkloadResult("b", "PASSED", ratio=Ratio(1.0, 0.9, 1.1, 9)),
+        WorkloadResult("c", "PASSED"),
+    ]
+    combined = bench.combine(results)
+    assert combined is not None
+    assert combined.value == pytest.approx(2.0)
+    assert combined.low < 2.0 < combined.high
+    assert combined.blocks == 5
+    assert bench.combine(results[2:]) is None

@@ -1,0 +1,187 @@
+"""The harness as the server sees it: requests answered, and errors that say which kind they are."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evaluating import CHEATS, PROBLEMS, digest, evaluate, running_evaluator
+
+from kopt_mcp.errors import Cancelled, EvaluatorFailed, ProblemInvalid, ToolUnavailable, WorkspaceFailed
+from kopt_mcp.evaluator.client import LocalEvaluator, Watch
+from kopt_mcp.evaluator.harness import HarnessError, load_problem
+from kopt_mcp.evaluator.records import Job
+
+SOFTMAX = PROBLEMS / "softmax.py"
+PLAIN = CHEATS / "controls" / "plain.py"
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Iterator[LocalEvaluator]:
+    with running_evaluator() as local:
+        yield local
+
+
+def test_a_device_is_described_by_the_users_torch(evaluator: LocalEvaluator) -> None:
+    device = evaluator.torch_device("cpu")
+    assert (device.kind, device.index) == ("cpu", 0)
+    assert device.versions["torch"]
+    assert device.l2_bytes > 0
+
+
+def test_a_problem_is_described_for_its_device(evaluator: LocalEvaluator) -> None:
+    info = evaluator.describe(SOFTMAX, digest(SOFTMAX), "cpu")
+    assert (info.name, info.entry, info.bound) == ("softmax", "softmax", "memory")
+    assert [w.name for w in info.workloads if w.timed] == ["96x512-fp32"]
+    assert info.workloads[0].bytes == 2 * 96 * 512 * 4
+
+
+def test_mutants_are_tried_through_the_same_process(evaluator: LocalEvaluator) -> None:
+    found = evaluator.check_problem(SOFTMAX, digest(SOFTMAX), "cpu", Watch())
+    assert all(m.caught for m in found)
+
+
+def test_a_verdict_carries_isolation_versions_and_checks(evaluator: LocalEvaluator) -> None:
+    result = evaluate(evaluator, PLAIN)
+    assert result.status == "PASSED"
+    assert set(result.isolation) == {"session", "limits", "network", "landlock"}
+    assert set(result.environment) >= {"python", "torch"}
+    assert all(w.checks > 3 and w.error_ratio is not None for w in result.workloads)
+
+
+def test_a_wrong_kernel_is_told_where_at_the_public_seed_only(evaluator: LocalEvaluator) -> None:
+    shown = evaluate(evaluator, CHEATS / "zeros.py")
+    assert "public seed: expected" in shown.detail
+    hidden = evaluate(evaluator, CHEATS / "public_seed_only.py")
+    assert hidden.status == "INCORRECT_NUMERICAL"
+    assert "expected" not in hidden.detail.replace("beyond the allowed", "")
+
+
+def test_progress_is_reported(evaluator: LocalEvaluator) -> None:
+    seen: list[tuple[float, str]] = []
+    job = Job("verify", str(SOFTMAX), digest(SOFTMAX), str(PLAIN), digest(PLAIN), "cpu")
+    evaluator.evaluate(job, Watch(lambda fraction, text: seen.append((fraction, text))))
+    assert [text for _, text in seen][:2] == ["starting the candidate", "checking 3x257-fp32"]
+    assert all(0 <= fraction <= 1 for fraction, _ in seen)
+
+
+def test_confirm_times_and_checks_in_fresh_processes(evaluator: LocalEvaluator) -> None:
+    result = evaluate(evaluator, PLAIN, kind="confirm")
+    assert result.status == "PASSED"
+    assert result.workloads[0].timing is not None
+    assert evaluate(evaluator, CHEATS / "no_max_subtraction.py", kind="confirm").status == "INCORRECT_NUMERICAL"
+
+
+def test_an_incumbent_that_does_not_load_leaves_the_question_open(evaluator: LocalEvaluator) -> None:
+    result = evaluate(evaluator, PLAIN, kind="benchmark", incumbent=CHEATS / "no_such_function.py")
+    assert result.status == "INCONCLUSIVE"
+    assert result.detail.startswith("the incumbent failed, not the candidate")
+
+
+def test_a_triton_kernel_is_not_timed_without_a_gpu(evaluator: LocalEvaluator) -> None:
+    with pytest.raises(ToolUnavailable, match="benchmark needs a machine with a GPU"):
+        evaluate(evaluator, CHEATS / "controls" / "triton_kernel.py", kind="benchmark")
+
+
+def test_a_file_that_changed_after_it_was_hashed_is_refused(evaluator: LocalEvaluator) -> None:
+    job = Job("verify", str(SOFTMAX), digest(SOFTMAX), str(PLAIN), "0" * 64, "cpu")
+    with pytest.raises(WorkspaceFailed, match="is not the one that was hashed"):
+        evaluator.evaluate(job, Watch())
+    with pytest.raises(WorkspaceFailed, match="is not the one that was hashed"):
+        evaluator.describe(SOFTMAX, "0" * 64, "cpu")
+
+
+def test_a_file_that_is_not_there_is_named(evaluator: LocalEvaluator) -> None:
+    job = Job("verify", str(SOFTMAX), digest(SOFTMAX), "/no/such/kernel.py", "0" * 64, "cpu")
+    with pytest.raises(WorkspaceFailed, match=r"'/no/such/kernel\.py' cannot be read: No such file"):
+        evaluator.evaluate(job, Watch())
+
+
+def test_a_workload_that_is_not_declared_is_named(evaluator: LocalEvaluator) -> None:
+    with pytest.raises(ProblemInvalid, match="has no cpu workload 'huge'"):
+        evaluate(evaluator, PLAIN, workloads=("huge",))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = 1\n", r"declares no PROBLEM"),
+        ("PROBLEM = 7\n", r"declares no PROBLEM"),
+        ("x = 1\nimport a_package_that_is_not_there\n", r"line 2: ModuleNotFoundError"),
+        ("def f(:\n", r"line 1: SyntaxError"),
+        ("from kopt_mcp.problem import Workload\nWorkload({}, 'fp8')\n", r"p\.py: dtype 'fp8' is not known"),
+    ],
+)
+def test_a_problem_that_does_not_load_says_which_line(text: str, words: str) -> None:
+    with pytest.raises(HarnessError, match=words) as caught:
+        load_problem(text.encode(), "/somewhere/p.py")
+    assert caught.value.kind == "ProblemInvalid"
+
+
+def test_a_problem_error_crosses_to_the_server(evaluator: LocalEvaluator, tmp_path: Path) -> None:
+    file = tmp_path / "p.py"
+    file.write_text("x = 1\n")
+    with pytest.raises(ProblemInvalid, match=r"p\.py declares no PROBLEM"):
+        evaluator.describe(file, digest(file), "cpu")
+
+
+def test_a_reference_that_is_nan_is_the_problems_fault(evaluator: LocalEvaluator, tmp_path: Path) -> None:
+    file = tmp_path / "p.py"
+    file.write_text(SOFTMAX.read_text().replace("return exp / exp.sum(dim=-1, keepdim=True)", "return x.sqrt()"))
+    assert evaluate(evaluator, PLAIN, file).status == "INVALID_PROBLEM"
+    with pytest.raises(ProblemInvalid, match="mend the reference or the inputs"):
+        evaluator.check_problem(file, digest(file), "cpu", Watch())
+
+
+def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ToolUnavailable, match="the interpreter '/no/such/python' cannot be started"):
+        LocalEvaluator("/no/such/python", tmp_path).torch_device("cpu")
+
+
+def test_an_interpreter_without_torch_is_told_how_to_get_it(tmp_path: Path) -> None:
+    bare = tmp_path / "bin" / "python"
+    bare.parent.mkdir()
+    bare.symlink_to(Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}")
+    (tmp_path / "pyvenv.cfg").write_text(f"home = {Path(sys.base_prefix) / 'bin'}\n")
+    local = LocalEvaluator(str(bare), tmp_path)
+    with pytest.raises(ToolUnavailable, match="has no torch; run"):
+        local.torch_device("cpu")
+    local.close()
+
+
+def test_a_cancelled_call_ends_its_processes_and_the_next_one_works(evaluator: LocalEvaluator) -> None:
+    watch = Watch()
+    watch.cancel()
+    job = Job("verify", str(SOFTMAX), digest(SOFTMAX), str(PLAIN), digest(PLAIN), "cpu")
+    with pytest.raises(Cancelled):
+        evaluator.evaluate(job, watch)
+    assert evaluate(evaluator, PLAIN).status == "PASSED"
+
+
+def test_a_harness_that_dies_is_an_error_and_the_next_call_starts_another(
+    evaluator: LocalEvaluator, tmp_path: Path
+) -> None:
+    file = tmp_path / "p.py"
+    file.write_text("import os\nos._exit(3)\n")
+    with pytest.raises(EvaluatorFailed, match="ended unexpectedly"):
+        evaluator.describe(file, digest(file), "cpu")
+    assert evaluate(evaluator, PLAIN).status == "PASSED"
+
+
+def test_ceilings_are_measured_once_and_kept(evaluator: LocalEvaluator) -> None:
+    first: Any = evaluator.ceilings("cpu", Watch())
+    assert first.copy_gbps > 0
+    assert first.tflops["fp32"] > 0
+    assert evaluator.ceilings("cpu", Watch()) == first
+
+
+def test_operators_of_one_call_are_listed_with_their_times(evaluator: LocalEvaluator) -> None:
+    job = Job("verify", str(SOFTMAX), digest(SOFTMAX), str(PLAIN), digest(PLAIN), "cpu")
+    rows = evaluator.kernel_times(job, "96x512-fp32", Watch())
+    assert any("softmax" in r.name and r.calls >= 1 and r.total_us > 0 for r in rows)
+    failing = CHEATS / "exits_with_zero.py"
+    with pytest.raises(ToolUnavailable, match=r"torch\.profiler saw nothing"):
+        evaluator.kernel_times(
+            Job("verify", str(SOFTMAX), digest(SOFTMAX), str(failing), digest(failing), "cpu"), "96x512-fp32", Watch()
+        )

@@ -1,0 +1,91 @@
+"""A problem file as a program and as a test of pytest's."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from evaluating import CHEATS, PROBLEMS
+
+ROOT = Path(__file__).resolve().parent.parent
+MAIN = "\nif __name__ == '__main__':\n    raise SystemExit(PROBLEM.main())\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A problem file of the smallest workloads, with its kernel beside it."""
+    made = tmp_path_factory.mktemp("problem")
+    text = (PROBLEMS / "softmax.py").read_text()
+    text = text.replace("layouts=LAYOUTS,", "comparisons={'torch': lambda x: torch.softmax(x, dim=-1)},")
+    (made / "test_softmax.py").write_text(text.replace("LAYOUTS, ", "") + "\ntest_kernel = PROBLEM.as_test()\n" + MAIN)
+    shutil.copy(CHEATS / "controls" / "plain.py", made / "softmax.py")
+    return made
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(folder / "test_softmax.py"), "--device", "cpu", *arguments]
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_json_is_one_line_and_the_last(folder: Path) -> None:
+    done = run(folder, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["kernel"], report["correctness"], report["status"]) == ("softmax", True, "pass")
+    assert report["latency_us"] > 0
+    assert report["gbps"] > 0
+    assert report["speedup"] > 0
+    assert sum(line.startswith("{") for line in done.stdout.splitlines()) == 1
+
+
+def test_a_wrong_kernel_has_a_reason_and_an_exit_code(folder: Path) -> None:
+    done = run(folder, "--json", "--kernel", str(CHEATS / "zeros.py"))
+    assert done.returncode == 1
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["correctness"], report["status"], report["latency_us"]) == (False, "fail", None)
+    assert report["error"].startswith("INCORRECT_NUMERICAL: 3x257-fp32, normally distributed values")
+    assert report["error"] in done.stderr
+
+
+def test_correctness_alone_times_nothing(folder: Path) -> None:
+    done = run(folder, "--json", "--correctness")
+    assert done.returncode == 0
+    assert json.loads(done.stdout.splitlines()[-1])["latency_us"] is None
+
+
+def test_a_kernel_that_exits_with_zero_does_not_take_the_program_along(folder: Path) -> None:
+    done = run(folder, "--json", "--correctness", "--kernel", str(CHEATS / "exits_with_zero.py"))
+    assert done.returncode == 1
+    assert "RUNTIME_ERROR" in json.loads(done.stdout.splitlines()[-1])["error"]
+    assert '"PASSED"' not in done.stdout, "what the kernel prints is not the program's own output"
+
+
+def test_a_kernel_that_is_not_there_is_named(folder: Path) -> None:
+    done = run(folder, "--json", "--kernel", "nowhere.py")
+    assert done.returncode == 1
+    assert "there is no kernel file nowhere.py" in json.loads(done.stdout.splitlines()[-1])["error"]
+
+
+def test_a_kernel_cannot_read_the_folder_that_the_program_was_started_from(folder: Path) -> None:
+    curious = folder / "curious.py"
+    curious.write_text(
+        "import torch\n"
+        f"def softmax(x):\n    open({str(folder / 'test_softmax.py')!r}).read()\n    return torch.softmax(x, dim=-1)\n"
+    )
+    done = run(folder, "--json", "--correctness", "--kernel", str(curious))
+    assert "PermissionError" in json.loads(done.stdout.splitlines()[-1])["error"]
+
+
+def test_pytest_collects_the_problem_as_a_test(folder: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "test_softmax.py")]
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    (folder / "softmax.py").write_text("import torch\nprint('at import')\n" + (folder / "softmax.py").read_text())
+    right = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
+    assert right.returncode == 0, right.stdout
+    shutil.copy(CHEATS / "zeros.py", folder / "softmax.py")
+    wrong = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
+    assert wrong.returncode == 1
+    assert "INCORRECT_NUMERICAL" in wrong.stdout
