@@ -1,10 +1,9 @@
 """Everything that has been tried to fool an evaluator, and honest kernels that have been taken for cheats."""
 
-import sys
 from collections.abc import Iterator
 
 import pytest
-from evaluating import CHEATS, Case, case, evaluate, honest, processes, still_works, verdict
+from evaluating import CHEATS, Case, case, processes, running_evaluator, still_works, verdict
 
 from kopt_mcp.evaluator.client import LocalEvaluator
 
@@ -14,13 +13,9 @@ CONTROLS = [case(p) for p in sorted((CHEATS / "controls").glob("*.*")) if p.suff
 
 
 @pytest.fixture(scope="module")
-def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEvaluator]:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("OMP_NUM_THREADS", "1")  # threads that wait for each other are slow on a busy machine
-        local = LocalEvaluator(sys.executable, tmp_path_factory.mktemp("cache"))
-        evaluate(local, honest("softmax"))
+def evaluator() -> Iterator[LocalEvaluator]:
+    with running_evaluator() as local:
         yield local
-        local.close()
 
 
 @pytest.mark.parametrize("cheat", CASES, ids=lambda c: c.name)
