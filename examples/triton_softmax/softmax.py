@@ -34,5 +34,5 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
     """x: (rows, cols) with unit stride along cols; returns a new tensor of the same shape and dtype."""
     rows, cols = x.shape
     out = torch.empty_like(x)
-    _softmax_kernel[(rows,)](x, out, x.stride(0), out.stride(0), cols, BLOCK=64, num_warps=1)
+    _softmax_kernel[(rows,)](x, out, x.stride(0), out.stride(0), cols, BLOCK=32, num_warps=1)
     return out

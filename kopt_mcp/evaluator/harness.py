@@ -166,8 +166,7 @@ class Harness:
             else:
                 evaluation = self._benchmark(problem, workloads, candidate, job, said)
                 if job.kind == "confirm" and evaluation.status == "PASSED":
-                    checked = self._verify(problem, workloads, candidate, job, said)
-                    evaluation = evaluation if checked.status == "PASSED" else checked
+                    evaluation = _together(evaluation, self._verify(problem, workloads, candidate, job, said))
         except IncumbentFault as fault:
             evaluation = Evaluation("INCONCLUSIVE", f"the incumbent failed, not the candidate: {fault.detail}")
         except Fault as fault:
@@ -272,6 +271,20 @@ class Harness:
             return float((x * 2).sum()) == 1024.0 * 1023.0
         except RuntimeError:
             return False
+
+
+def _together(timed: Evaluation, checked: Evaluation) -> Evaluation:
+    """A confirmation: every workload checked, and the timed ones with their times."""
+    if checked.status != "PASSED":
+        return checked
+    times = {r.workload: r for r in timed.workloads}
+    merged = [
+        replace(times[r.workload], error_ratio=r.error_ratio, checks=r.checks + times[r.workload].checks)
+        if r.workload in times
+        else r
+        for r in checked.workloads
+    ]
+    return replace(timed, workloads=tuple(merged), detail=f"{checked.detail}, {timed.detail}")
 
 
 def _start(processes: list[CandidateProcess]) -> None:

@@ -205,6 +205,7 @@ class CandidateProcess:
         self._cache = self._folder / "cache" if cold else place.folder / f"cache-{source.sha256[:16]}"
         self._closed = False
         self._leaving: bool | None = None
+        self._strays = 0
         self._case: Case | None = None
         self._log = _Log()
         self._shared = SharedMemory()
@@ -295,6 +296,9 @@ class CandidateProcess:
     def leave(self) -> None:
         """Ask the runner to end, without waiting for it: several may then end at once."""
         if not self._closed and self._leaving is None:
+            # In a process namespace the runner is the second below, and whatever it leaves ends with it.
+            own = 2 if self.isolation.get("processes") == "hidden" else 0
+            self._strays = len(sandbox.descendants(self._pid)) - own
             self._leaving = self._say_goodbye()
 
     def close(self) -> str:
@@ -309,8 +313,8 @@ class CandidateProcess:
         self._log.close()
         self._shared.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-        if ended["leftovers"]:
-            return f"it left {ended['leftovers']} process(es) running, which were ended"
+        if left := max(self._strays, ended["leftovers"]):
+            return f"it left {left} process(es) running, which were ended"
         if said_goodbye and ended["code"] != 0:
             return "it did not end by itself"
         return ""
@@ -372,6 +376,7 @@ class CandidateProcess:
             "folder": folder,
             "environment": environment,
             "nonce": nonce,
+            "hide_processes": self._place.device == "cpu",  # the CUDA driver finds itself in /proc by its number
             "cpu_s": int(_LIFE * timeout_s * (os.cpu_count() or 1)),
             "readable": sandbox.interpreter_folders(),
             "writable": [folder, cache],

@@ -94,7 +94,7 @@ def _perturb(value: Any, position: int) -> Any:
     roundoff = UNIT_ROUNDOFF[torch.float64 if value.dtype == torch.float64 else torch.float32]
     generator = torch.Generator(device=value.device).manual_seed(position)
     up = torch.randint(0, 2, value.shape, generator=generator, device=value.device, dtype=torch.int8)
-    return value.double() * (1.0 + roundoff * (2.0 * up - 1.0))
+    return value.double() * (1.0 + roundoff * (2.0 * up.double() - 1.0))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from pathlib import Path
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 _SIGKILL = 9
+_CLONE_NEWPID = 0x20000000
 
 # Landlock access rights, by ABI version that introduced them (linux/landlock.h).
 _EXECUTE, _WRITE, _READ, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -67,8 +68,14 @@ class Limits:
     open_files: int = 1024
 
 
-def restrict(readable: Sequence[str], writable: Sequence[str], limits: Limits) -> dict[str, str]:
-    """Apply everything that can be had to the calling process and its future children; return what is in force."""
+def restrict(
+    readable: Sequence[str], writable: Sequence[str], limits: Limits, hide_processes: bool = False
+) -> dict[str, str]:
+    """Apply everything that can be had to the calling process and its future children; return what is in force.
+
+    With `hide_processes` its children (not itself) live in a process namespace, where no other process has a number:
+    a candidate must not pin the incumbent to one core, which neither Landlock nor a user namespace prevents.
+    """
     report = {"session": "own", "limits": _limit(limits)}
     if sys.platform != "linux":
         return {**report, "network": f"off: not on {sys.platform}", "landlock": f"off: not on {sys.platform}"}
@@ -76,6 +83,9 @@ def restrict(readable: Sequence[str], writable: Sequence[str], limits: Limits) -
     libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     report["network"] = _leave_network(libc)
+    if hide_processes:
+        hidden = libc.unshare(_CLONE_NEWPID) == 0
+        report["processes"] = "hidden" if hidden else f"off: {os.strerror(ctypes.get_errno())}"
     report["landlock"] = _landlock(libc, readable, writable)
     return report
 
@@ -86,6 +96,12 @@ def become_reaper() -> None:
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Be killed when the parent ends; a fork does not inherit it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
 
 
 def hide_memory() -> None:

@@ -83,10 +83,9 @@ def call(job: TargetJob, problem: Problem, folder: Path, answer: Answer) -> None
     workload = problem.for_device(kind, [job.workload] if job.workload else None)[0]
     source = _copy_of(job, folder)
     marks = MARKS[job.marks](job, folder)
+    answer.tell(stage="loading the kernel", isolation=_shut_in(job, folder))
     if kind == "cuda":
         torch.cuda.set_device(torch.device(job.device))
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-    answer.tell(stage="loading the kernel", isolation=_shut_in(job, folder))
     case = problem.case(workload)
     arguments = draw(case.inputs, case.literals, SEED, kind).args
     function = load(source, problem, case, arguments, kind, job.timeout_s)

@@ -146,7 +146,9 @@ def _become_runner(job: dict[str, Any], fds: list[int]) -> None:
         random.seed()
         tempfile.tempdir = None  # found anew, from this process's own TMPDIR
         limits = sandbox.Limits(cpu_s=job["cpu_s"])
-        isolation = sandbox.restrict(job["readable"], job["writable"], limits)
+        isolation = sandbox.restrict(job["readable"], job["writable"], limits, job["hide_processes"])
+        if isolation.get("processes") == "hidden":
+            _go_below()
         from kopt_mcp.evaluator import runner
 
         channel = Channel(socket.socket(fileno=channel_fd), nonce=job["nonce"])
@@ -156,6 +158,43 @@ def _become_runner(job: dict[str, Any], fds: list[int]) -> None:
         status = 0
     finally:
         os._exit(status)
+
+
+def _go_below() -> None:
+    """Go on in the new process namespace; the two processes above end as the runner ends, and all in it with them.
+
+    The first process of a namespace is deaf to signals that it has no handler for, so that a runner in its place could
+    not even abort: it only waits for the runner, which is the second.
+    """
+    reading, writing = os.pipe()
+    if first := os.fork():
+        os.closerange(3, reading)
+        os.closerange(reading + 1, 4096)
+        os.waitpid(first, 0)
+        _end_like(int(os.read(reading, 16) or b"9"))
+    sandbox.die_with_parent()
+    os.close(reading)
+    if runner := os.fork():
+        os.closerange(3, writing)
+        os.closerange(writing + 1, 4096)
+        status = None
+        while status is None:
+            pid, raw = os.wait()
+            status = raw if pid == runner else None
+        os.write(writing, str(status).encode())
+        os._exit(0)
+    sandbox.die_with_parent()
+    os.close(writing)
+
+
+def _end_like(status: int) -> None:
+    """End with another process's wait status, by its signal or by its code."""
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 def _reap(pid: int, grace_s: float, runners: set[int]) -> dict[str, Any]:
