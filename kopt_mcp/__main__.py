@@ -16,6 +16,7 @@ from kopt_mcp.devices import describe_as
 from kopt_mcp.errors import KoptError, WorkspaceFailed
 from kopt_mcp.evaluator.client import Watch
 from kopt_mcp.evaluator.records import Evaluation, Job
+from kopt_mcp.profiling import static_profile_json
 from kopt_mcp.project import Project, project_root
 
 
@@ -74,6 +75,13 @@ def _parser() -> argparse.ArgumentParser:
     detect.add_argument("--as", dest="name", default=None, help="resolve a device's name without having it")
     detect.add_argument("--json", action="store_true", help="print JSON")
     detect.set_defaults(run=_detect)
+
+    static = commands.add_parser("static-profile", help="what the compiler says of a kernel, with no GPU")
+    static.add_argument("kernel", type=Path)
+    static.add_argument("--problem", type=Path, required=True, help="the test_*.py that declares the problem")
+    static.add_argument("--target", required=True, help="sm_90, gfx942, ...")
+    static.add_argument("--json", action="store_true", help="print one line of JSON")
+    static.set_defaults(run=_static)
     return parser
 
 
@@ -189,6 +197,14 @@ def _detect(options: argparse.Namespace) -> int:
         found = describe_as(options.name)
     else:
         found = [d.model_dump(mode="json", exclude_none=True) for d in _project(options).devices()]
+    print(json.dumps(found, indent=None if options.json else 2))
+    return 0
+
+
+def _static(options: argparse.Namespace) -> int:
+    python = _project(options).python()
+    kernels = static_profile_json(options.kernel, options.problem, options.target, python)
+    found = {"kernels": [k.model_dump(mode="json") for k in kernels]}
     print(json.dumps(found, indent=None if options.json else 2))
     return 0
 
