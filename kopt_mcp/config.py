@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import yaml
 
+from kopt_mcp.arguments import shown
 from kopt_mcp.errors import InputRefused
 from kopt_mcp.models import Metric, Record
 
@@ -105,23 +106,23 @@ def read_file(root: Path) -> dict[str, Any]:
 
 def _text(key: str, value: Any) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise InputRefused(f"{key} is {value!r}; expected a non-empty text.")
+        raise InputRefused(f"{key} is {shown(value)}; expected a non-empty text.")
 
 
 def _positive(key: str, value: Any) -> None:
     if not _number(value) or value <= 0:
-        raise InputRefused(f"{key} is {value!r}; expected a number above 0.")
+        raise InputRefused(f"{key} is {shown(value)}; expected a number above 0.")
 
 
 def _fraction(key: str, value: Any) -> None:
     if not _number(value) or not 0 < value <= 1:
         hint = f" ({value / 100:g} for {value:g} %)" if _number(value) and 1 < value <= 100 else ""
-        raise InputRefused(f"{key} is {value!r}; expected a fraction above 0 and at most 1{hint}.")
+        raise InputRefused(f"{key} is {shown(value)}; expected a fraction above 0 and at most 1{hint}.")
 
 
 def _count(key: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1000:
-        raise InputRefused(f"{key} is {value!r}; expected a whole number from 1 to 1000.")
+        raise InputRefused(f"{key} is {shown(value)}; expected a whole number from 1 to 1000.")
 
 
 def _metric(key: str, value: Any) -> None:
@@ -140,14 +141,14 @@ def _choice(key: str, value: Any, options: tuple[str, ...]) -> None:
     if value not in options:
         near = difflib.get_close_matches(str(value).lower(), options, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise InputRefused(f"{key} is {value!r}; expected one of {', '.join(options)}{hint}")
+        raise InputRefused(f"{key} is {shown(value)}; expected one of {', '.join(options)}{hint}")
 
 
 def _names(key: str, value: Any) -> None:
     if not isinstance(value, (list, tuple)) or not value or not all(isinstance(v, str) for v in value):
-        raise InputRefused(f"{key} is {value!r}; expected a list of names.")
+        raise InputRefused(f"{key} is {shown(value)}; expected a list of names.")
     if double := sorted({v for v in value if list(value).count(v) > 1}):
-        raise InputRefused(f"{key} names {double[0]!r} twice; name each once.")
+        raise InputRefused(f"{key} names {shown(double[0])} twice; name each once.")
 
 
 def _number(value: Any) -> bool:

@@ -124,6 +124,6 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise WorkspaceFailed(
-            f"{path.name} could not be written: {error.strerror}; it is as it was, and nothing is lost; make room or set "
-            f"the rights of {path.parent.name}/, then call again."
+            f"{path.name} could not be written: {error.strerror}; it is as it was, and nothing is lost; make room or "
+            f"set the rights of {path.parent.name}/, then call again."
         ) from error

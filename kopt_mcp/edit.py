@@ -15,6 +15,8 @@ import whatthepatch
 from kopt_mcp.errors import InputRefused
 from kopt_mcp.models import Record
 
+LONGEST_LINE = 300
+
 
 class Edit(Record):
     """Replace one piece of text, which must be there exactly once."""
@@ -22,6 +24,18 @@ class Edit(Record):
     search: str
     """Exact text, whole lines or part of one; long enough to be unique."""
     replace: str
+
+
+def pairs(given: Sequence[object]) -> list[Edit]:
+    """The edits among what was handed in as such.
+
+    Raises:
+        InputRefused: one of them is something else.
+    """
+    for number, edit in enumerate(given):
+        if not isinstance(edit, Edit):
+            raise InputRefused(f"edits[{number}] is a {type(edit).__name__}; expected a {{search, replace}} pair.")
+    return [edit for edit in given if isinstance(edit, Edit)]
 
 
 def apply_edits(text: str, edits: Sequence[Edit]) -> str:
@@ -77,7 +91,9 @@ def _hint(text: str, search: str, count: int) -> str:
         places = [str(text.count("\n", 0, found.start()) + 1) for found in re.finditer(re.escape(search), text)]
         return f"at lines {', '.join(places[:5])}; add the lines around it until it is unique."
     first = next((line for line in search.split("\n") if line.strip()), "")
-    near = difflib.get_close_matches(first, lines[:5000], n=1, cutoff=0.5)
+    # A comparison takes time with the square of the length: no code is looked for in lines that are none.
+    comparable = [line for line in lines[:5000] if len(line) <= LONGEST_LINE]
+    near = difflib.get_close_matches(first[:LONGEST_LINE], comparable, n=1, cutoff=0.5)
     if near:
         return f"nearest is line {lines.index(near[0]) + 1}: {near[0]!r}; copy the text exactly, with its indentation."
     return "no line comes near it; read the file again and copy the text exactly."
@@ -91,7 +107,7 @@ def _hunks(diff: str, kernel: str) -> list[tuple[int, list[str], list[str]]]:
         raise InputRefused(f"the diff {what}; expected a unified diff of {kernel} alone, with @@ lines.")
     own = PurePosixPath(kernel).name
     if names and PurePosixPath(names[0]).name != own:
-        raise InputRefused(f"the diff is of {names[0]!r}; only the kernel, {kernel}, may be changed.")
+        raise InputRefused(f"the diff is of {names[0][:200]!r}; only the kernel, {kernel}, may be changed.")
     hunks: dict[int, tuple[int, list[str], list[str]]] = {}
     for change in [change for file in whatthepatch.parse_patch(text) for change in file.changes or ()]:
         _, old, new = hunks.setdefault(change.hunk, (max((change.old or change.new or 1) - 1, 0), [], []))

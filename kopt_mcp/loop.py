@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 from kopt_mcp import guards, lessons, optlog
+from kopt_mcp.arguments import check
 from kopt_mcp.diagnosis import diagnose as diagnose_purely
 from kopt_mcp.disk import Disk
 from kopt_mcp.edit import Edit
@@ -241,9 +242,11 @@ class Loop:
             GuardRefused: no such experiment.
             JournalCorrupt: its journal does not verify.
         """
+        check(query=query)
         if experiment is None:
             past = self._memory.lessons() if query else []
             return log.overview(self._experiments, query, past)
+        check(experiment=experiment)
         state = self._known(experiment)
         return log.one(state, self._experiments.journal(experiment).read(), self._space, query)
 
@@ -263,12 +266,13 @@ class Loop:
     ) -> Step[D]:
         """Every step that changes an experiment goes through here, and only here."""
         watch = watch or Watch()
+        check(experiment=name)
         self._known(name)
         with self._locks.experiment(self._experiments.folder / name, watch):
             state = self._known(name)
             candidates = Candidates(self._space, name, Path(state.setup.kernel).suffix)
-            recovered = self._recover(state, candidates, adopt)
-            facts = self._facts(tool, state, candidates, stop, adopt)
+            recovered = self._recover(state, candidates, adopt is True)
+            facts = self._facts(tool, state, candidates, stop is True, adopt is True)
             call = Call(self._tools, state, candidates, facts, watch)
             journal = self._experiments.journal(name)
             with self._refusals_journalled(tool, state, recovered, watch):

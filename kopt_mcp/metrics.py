@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
+from kopt_mcp.arguments import shown
 from kopt_mcp.errors import InputRefused
 from kopt_mcp.evaluator.records import Evaluation, ProblemInfo, WorkloadInfo, WorkloadResult
 from kopt_mcp.events import Measurement
@@ -27,7 +28,7 @@ def chosen(problem: ProblemInfo, names: Collection[str] | None) -> list[Workload
     for name in names:
         if name not in known:
             raise InputRefused(
-                f"workload {name!r} is not one of {problem.name!r}; it has {', '.join(known)}; choose of them."
+                f"workload {shown(name)} is not one of {problem.name!r}; it has {', '.join(known)}; choose of them."
             )
     return [known[name] for name in names]
 

@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from kopt_mcp.arguments import shown
 from kopt_mcp.disk import Disk, digest
 from kopt_mcp.errors import InputRefused, WorkspaceFailed
 from kopt_mcp.source import imports_of, scaffold
@@ -69,24 +70,24 @@ class Workspace:
             InputRefused: it does not exist, is not a regular file, or lies outside the project.
         """
         if not given or "\0" in given:
-            raise InputRefused(f"{what} is {given!r}; give a path inside the project.")
+            raise InputRefused(f"{what} is {shown(given)}; give a path inside the project.")
         try:
             path = (self.root / given).resolve()
             inside = path.is_relative_to(self.root)
             mode = path.stat().st_mode if inside else 0
         except FileNotFoundError:
-            raise InputRefused(f"{what} {given[:200]!r} does not exist in the project; check the path.") from None
-        except (OSError, RuntimeError) as error:
+            raise InputRefused(f"{what} {shown(given)} does not exist in the project; check the path.") from None
+        except (OSError, RuntimeError, ValueError) as error:
             raise InputRefused(
-                f"{what} {given[:200]!r} cannot be used: {error}; give a path inside the project."
+                f"{what} {shown(given)} cannot be used: {str(error)[:80]}; give a path inside the project."
             ) from error
         if not inside:
             raise InputRefused(
-                f"{what} {given[:200]!r} lies outside the project; only files inside it are touched; move it in, or "
+                f"{what} {shown(given)} lies outside the project; only files inside it are touched; move it in, or "
                 "start the server in its project."
             )
         if not stat.S_ISREG(mode):
-            raise InputRefused(f"{what} {given[:200]!r} is not a regular file; name the file itself.")
+            raise InputRefused(f"{what} {shown(given)} is not a regular file; name the file itself.")
         return path
 
     def relative(self, path: Path) -> str:
@@ -123,10 +124,12 @@ class Workspace:
         path = self.resolve(given, "kernel_path")
         if path.suffix not in LANGUAGES:
             raise InputRefused(
-                f"kernel_path {given!r} ends in {path.suffix!r}; expected one of {', '.join(LANGUAGES)}."
+                f"kernel_path {shown(given)} ends in {shown(path.suffix)}; expected one of {', '.join(LANGUAGES)}."
             )
         if path.is_relative_to(self.root / "experiments"):
-            raise InputRefused(f"kernel_path {given!r} lies in experiments/, which holds records; copy it out first.")
+            raise InputRefused(
+                f"kernel_path {shown(given)} lies in experiments/, which holds records; copy it out first."
+            )
         data = self.read(path)
         decode(data, self.relative(path))
         return path, data
@@ -144,7 +147,7 @@ class Workspace:
             path = self.resolve(given, "test_path")
             if path.suffix != ".py" or path == kernel:
                 raise InputRefused(
-                    f"test_path {given!r} is not a test; expected a Python file that declares a Problem."
+                    f"test_path {shown(given)} is not a test; expected a Python file that declares a Problem."
                 )
             return path
         name = f"test_{kernel.stem}.py"

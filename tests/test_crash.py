@@ -228,7 +228,8 @@ def test_a_journal_with_a_corrupt_middle_is_refused_with_its_line_and_left_alone
         project.loop.profile(name)
     assert str(refused.value) == (
         f"{name}/journal.jsonl line 1 does not verify: it is event 7 where 0 belongs; the journal was edited or the "
-        "disk is damaged; restore it from version control or a backup, or start a new baseline (nothing is re-initialised)."
+        "disk is damaged; restore it from version control or a backup, or start a new baseline (nothing is "
+        "re-initialised)."
     )
     assert path.read_bytes() == damaged
     path.write_bytes(whole)

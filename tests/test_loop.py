@@ -307,6 +307,14 @@ def test_a_time_below_the_physical_floor_is_suspect_whatever_the_evaluator_says(
     assert "less than its 1e+09 bytes take" in result.detail
 
 
+def test_a_time_of_zero_is_suspect_and_no_failure_of_ours(project: Project) -> None:
+    name = project.diagnosed()
+    project.patch(name, fakes.kernel(float("inf")).replace("inf", "1e999"))
+    project.loop.verify(name)
+    result = project.loop.benchmark(name)
+    assert (result.status, result.reverted, result.workloads[0].value) == ("SUSPECT", True, None)
+
+
 def test_a_pass_that_left_a_workload_out_is_no_pass(project: Project) -> None:
     name = project.diagnosed()
     project.patch(name, fakes.kernel(1.5))

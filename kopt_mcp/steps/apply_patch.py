@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kopt_mcp import features, guards
+from kopt_mcp.arguments import check, shown
 from kopt_mcp.changes import off_tier, read
 from kopt_mcp.disk import digest
-from kopt_mcp.edit import Edit, apply_diff, apply_edits, changed_lines
+from kopt_mcp.edit import Edit, apply_diff, apply_edits, changed_lines, pairs
 from kopt_mcp.errors import InputRefused
 from kopt_mcp.events import PatchData
 from kopt_mcp.phases import Experiment, legal
@@ -65,9 +66,12 @@ def act(call: Call, patch: Patch, twin: Twin) -> PatchData:
         InputRefused: the change cannot be carried out, or what comes out does not parse.
         GuardRefused: it changes nothing, too much at once or what the device has not, or was tried before.
     """
-    if isinstance(patch.tier, bool) or patch.tier not in range(1, 6):
+    check(
+        **{f.name: getattr(patch, f.name) for f in dataclasses.fields(patch)},
+    )
+    if patch.tier not in range(1, 6):
         raise InputRefused(
-            f"tier is {patch.tier!r}; expected 1 to 5; the diagnosis names the tiers in the order to try."
+            f"tier is {shown(patch.tier)}; expected 1 to 5; the diagnosis names the tiers in the order to try."
         )
     hypothesis = sentence(patch.hypothesis, "hypothesis", 300) or ""
     state, kernel = call.state, call.state.setup.kernel
@@ -146,11 +150,12 @@ def _proposed(call: Call, patch: Patch, way: Way, old: Text) -> bytes:
     kernel = call.state.setup.kernel
     if way == "working_copy":
         return call.tools.workspace.read(call.tools.workspace.root / kernel)
-    given = "".join([patch.diff or "", patch.content or "", *(e.search + e.replace for e in patch.edits or ())])
+    edits = pairs(patch.edits or ())
+    given = "".join([patch.diff or "", patch.content or "", *(e.search + e.replace for e in edits)])
     if len(given) > 2 * LARGEST_BYTES:
         raise InputRefused(f"the change has {len(given)} characters; at most {2 * LARGEST_BYTES} are read; send less.")
     if way == "edits":
-        body = apply_edits(old.body, patch.edits or ())
+        body = apply_edits(old.body, edits)
     elif way == "diff":
         body = apply_diff(old.body, patch.diff or "", kernel)
     else:

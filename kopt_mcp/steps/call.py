@@ -210,7 +210,9 @@ def _sound(evaluation: Evaluation, subject: Subject, kind: Kind) -> Evaluation:
 
 def _beyond(info: WorkloadInfo, timing: Timing, device: Device) -> bool:
     peaks = [p.value for p in (device.bandwidth_gbps, device.measured_gbps) if p is not None]
-    return guards.too_fast(info.bytes, timing.latency_us, max(peaks, default=None), device.l2_bytes)
+    return timing.latency_us <= 0 or guards.too_fast(
+        info.bytes, timing.latency_us, max(peaks, default=None), device.l2_bytes
+    )
 
 
 def _impossible(info: WorkloadInfo, timing: Timing) -> str:
@@ -232,7 +234,7 @@ def lines(metric: Metric, infos: Sequence[WorkloadInfo], results: Sequence[Workl
             error_ratio=rounded(r.error_ratio),
             latency_us=rounded(r.timing.latency_us) if r.timing else None,
             value=rounded(value(metric, known[r.workload], r.timing.latency_us))
-            if r.timing and r.workload in known
+            if r.timing and r.timing.latency_us > 0 and r.workload in known
             else None,
             gain_pct=rounded(gain_pct(r)),
         )

@@ -11,6 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from kopt_mcp import metrics, optlog
+from kopt_mcp.arguments import check
 from kopt_mcp.errors import InputRefused
 from kopt_mcp.evaluator.records import Ratio
 from kopt_mcp.events import Confirmation, DecideData
@@ -50,6 +51,7 @@ def act(call: Call, keep_reason: str | None, stop: bool, reason: str | None) -> 
         InputRefused: to stop needs a reason.
         DeviceBusy, EvaluatorFailed, Cancelled: the confirmation did not happen; nothing is decided.
     """
+    check(keep_reason=keep_reason, stop=stop, reason=reason)
     keep_reason = sentence(keep_reason, "keep_reason", 500)
     reason = sentence(reason, "reason", 500)
     if stop and reason is None:

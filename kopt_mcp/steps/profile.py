@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kopt_mcp.arguments import check, shown
 from kopt_mcp.errors import InputRefused
 from kopt_mcp.evaluator.records import Timing, WorkloadInfo
 from kopt_mcp.events import ProfileData
@@ -43,9 +44,10 @@ def act(call: Call, workload: str | None, depth: str) -> ProfileData:
         InputRefused: no such workload or depth.
         ToolUnavailable, EvaluatorFailed, DeviceBusy, Cancelled: there is no profile.
     """
+    check(workload=workload, depth=depth)
     if depth not in DEPTHS:
         raise InputRefused(
-            f"depth is {depth!r}; expected one of {', '.join(DEPTHS)}; quick is enough for a first look."
+            f"depth is {shown(depth)}; expected one of {', '.join(DEPTHS)}; quick is enough for a first look."
         )
     state = call.state
     info = _workload(state, workload)
@@ -110,4 +112,4 @@ def _workload(state: Experiment, name: str | None) -> WorkloadInfo:
         if info.name == name:
             return info
     known = ", ".join(w.name for w in timed)
-    raise InputRefused(f"workload {name!r} is not a timed one of this experiment; it has {known}; choose of them.")
+    raise InputRefused(f"workload {shown(name)} is not a timed one of this experiment; it has {known}; choose of them.")
