@@ -25,6 +25,13 @@ from kopt_mcp.loop import Loop
 from kopt_mcp.models import Profile
 from kopt_mcp.results import LogResult
 
+DRIVER = Path(__file__)
+
+
+def environment() -> dict[str, str]:
+    """In which a driver finds the package, wherever it was started."""
+    return {**os.environ, "PYTHONPATH": str(DRIVER.parent.parent)}
+
 
 def plan(base: float) -> tuple[str, ...]:
     """Three changes of a kernel of speed `base`: a wrong one, one within the noise, and one that meets the target."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from driver import advance
+from driver import DRIVER, advance, environment
 from fakes import Project
 
 from kopt_mcp.errors import GuardRefused
@@ -24,7 +24,6 @@ from kopt_mcp.journal import verify
 
 POINTS = int(os.environ.get("KOPT_KILL_POINTS", "15"))
 SEED = int(os.environ.get("KOPT_KILL_SEED", "0"))
-DRIVER = Path(__file__).with_name("driver.py")
 LONGEST = 170
 """Changes of files in one life; an experiment takes about 150."""
 
@@ -46,7 +45,7 @@ class Victim:
             [*command, str(tick_end), str(alive_end)],
             stdout=subprocess.PIPE,
             pass_fds=[tick_end, alive_end],
-            env={**os.environ, "PYTHONPATH": str(DRIVER.parent.parent)},
+            env=environment(),
         )
         os.close(tick_end)
         os.close(alive_end)
