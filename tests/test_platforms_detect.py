@@ -183,6 +183,11 @@ def test_a_throttle_bit_without_a_name_keeps_its_number() -> None:
     assert throttle_reasons("garbage") == []
 
 
+def test_an_idle_gpu_is_not_throttled() -> None:
+    assert throttle_reasons("0x0000000000000001") == []
+    assert throttle_reasons("0x0000000000000005") == ["sw_power_cap"]
+
+
 @pytest.mark.parametrize(
     ("mask", "visible"),
     [

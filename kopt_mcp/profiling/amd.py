@@ -5,6 +5,7 @@ Not run on hardware; see `kopt_mcp.platforms.rocprof`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from kopt_mcp.errors import ToolUnavailable
@@ -28,7 +29,7 @@ class Rocprofv3Rung:
 
     name = "rocprofv3"
 
-    def __init__(self, python: str, host: Host, launch: Launch, access: CounterAccess) -> None:
+    def __init__(self, python: Callable[[], str], host: Host, launch: Launch, access: CounterAccess) -> None:
         self._python = python
         self._host = host
         self._launch = launch
@@ -46,7 +47,7 @@ class Rocprofv3Rung:
             raise ToolUnavailable(tool.remedy if tool.path is None else NO_ROCTX)
         with scratch() as folder:
             job = request.target_job(op="call", marks="roctx", library=library, shut_in=False)
-            target = job.command(self._python, folder)
+            target = job.command(self._python(), folder)
             trace = rocprof.trace_command(tool.path, target, directory=str(folder / "trace"), regions=True)
             output = self._run(request, trace, folder)
             report = _only(folder / "trace", "kernel_trace.csv") or _only(folder / "trace", "kernel_stats.csv")
@@ -95,7 +96,7 @@ class RocprofRung:
 
     name = "rocprof"
 
-    def __init__(self, python: str, host: Host, launch: Launch) -> None:
+    def __init__(self, python: Callable[[], str], host: Host, launch: Launch) -> None:
         self._python = python
         self._host = host
         self._launch = launch
@@ -108,7 +109,7 @@ class RocprofRung:
         with scratch() as folder:
             job = request.target_job(op="call", calls=LEGACY_CALLS, shut_in=False)
             command = rocprof.stats_command(
-                tool.path, job.command(self._python, folder), output=str(folder / "results.csv")
+                tool.path, job.command(self._python(), folder), output=str(folder / "results.csv")
             )
             ran = self._launch(command, folder=folder, timeout_s=job.timeout_s, watch=request.watch)
             report = read_text(folder / "results.stats.csv")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,7 +55,9 @@ class Compiled:
 class Compiler:
     """Compiles candidates for the device's architecture; remembers what it said, by content, workload and target."""
 
-    def __init__(self, python: str, launch: Launch = launch, static: StaticProfile = static_profile) -> None:
+    def __init__(
+        self, python: Callable[[], str], launch: Launch = launch, static: StaticProfile = static_profile
+    ) -> None:
         self._python = python
         self._launch = launch
         self._static = static
@@ -89,13 +91,13 @@ class Compiler:
         entry, arguments = "", list[Any]()
         if kernel.suffix == ".py":
             job = replace(request.target_job(op="arguments"), timeout_s=DESCRIBE_S)
-            entry, arguments = described_arguments(job, self._python, self._launch, request.watch)
+            entry, arguments = described_arguments(job, self._python(), self._launch, request.watch)
         kernels = self._static(
             kernel,
             entry=entry,
             arguments=arguments,
             target=request.device.arch,
-            python=self._python,
+            python=self._python(),
             timeout_s=COMPILE_S,
             units=request.device.sm_count,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from kopt_mcp.errors import ToolUnavailable
@@ -36,7 +37,7 @@ class PerfRung:
 
     name = "perf"
 
-    def __init__(self, python: str, host: Host, launch: Launch, access: CounterAccess) -> None:
+    def __init__(self, python: Callable[[], str], host: Host, launch: Launch, access: CounterAccess) -> None:
         self._python = python
         self._host = host
         self._launch = launch
@@ -62,7 +63,7 @@ class PerfRung:
             report = folder / "perf.csv"
             control = f"fifo:{folder / 'control'},{folder / 'ack'}"
             options = ("-x", ",", "-o", str(report), "-D", "-1", "--control", control, "-e", ",".join(EVENTS))
-            command = [tool.path, "stat", *options, "--", *job.command(self._python, folder)]
+            command = [tool.path, "stat", *options, "--", *job.command(self._python(), folder)]
             ran = self._launch(command, folder=folder, timeout_s=job.timeout_s, watch=request.watch)
             counted = {name: value / CALLS for name, value in parse(read_text(report)).items()}
             if not counted or ran.failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
@@ -65,7 +66,7 @@ class Ladder:
         self,
         evaluator: Evaluator,
         *,
-        python: str,
+        python: str | Callable[[], str],
         cache: Path,
         host: Host | None = None,
         launch: Launch = launch_process,
@@ -75,7 +76,7 @@ class Ladder:
 
         Args:
             evaluator: for the rung that needs no permission.
-            python: the user's interpreter, which runs what is profiled.
+            python: the user's interpreter, which runs what is profiled; a function where it is not known yet.
             cache: where it is remembered that counters may (not) be read.
             host: where profilers are looked for; tests give recorded answers.
             launch: starts a profiler with the candidate under it.
@@ -83,18 +84,19 @@ class Ladder:
         """
         host = host or Host()
         self.access = CounterAccess(cache, host)
-        self._python = python
+        interpreter: Callable[[], str] = python if callable(python) else lambda: str(python)
+        self._python = interpreter
         self._launch = launch
-        self._compiler = Compiler(python, launch, static)
+        self._compiler = Compiler(interpreter, launch, static)
         torch_rung = TorchRung(evaluator)
         self._rungs: dict[str, tuple[Rung, ...]] = {
-            "nvidia": (NcuRung(python, host, launch, self.access), torch_rung),
+            "nvidia": (NcuRung(interpreter, host, launch, self.access), torch_rung),
             "amd": (
-                Rocprofv3Rung(python, host, launch, self.access),
+                Rocprofv3Rung(interpreter, host, launch, self.access),
                 torch_rung,
-                RocprofRung(python, host, launch),
+                RocprofRung(interpreter, host, launch),
             ),
-            "cpu": (torch_rung, PerfRung(python, host, launch, self.access)),
+            "cpu": (torch_rung, PerfRung(interpreter, host, launch, self.access)),
         }
 
     def __call__(
@@ -163,7 +165,7 @@ class Ladder:
             return profile
         with scratch() as folder:
             job = request.target_job(op="call", calls=HOST_CALLS)
-            command = job.command(self._python, folder)
+            command = job.command(self._python(), folder)
             self._launch(command, folder=folder, timeout_s=job.timeout_s, watch=request.watch)
             host_us = told_number(read_answer(folder), "host_us")
         known_us = {} if host_us is None else {"launch_us": host_us}
@@ -172,7 +174,7 @@ class Ladder:
     def _with_vectorization(self, request: Request, profile: Profile) -> Profile:
         if not request.native_on_cpu:
             return profile
-        facts, kept = vectorization(request, self._python, self._launch)
+        facts, kept = vectorization(request, self._python(), self._launch)
         update = {"facts": {**profile.facts, **facts}, "artifacts": [*profile.artifacts, *kept]}
         rung = "static" if kept and profile.rung == "timing" else profile.rung
         return profile.model_copy(update={**update, "rung": rung})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -41,7 +41,7 @@ class NcuRung:
 
     name = "ncu"
 
-    def __init__(self, python: str, host: Host, launch: Launch, access: CounterAccess) -> None:
+    def __init__(self, python: Callable[[], str], host: Host, launch: Launch, access: CounterAccess) -> None:
         self._python = python
         self._host = host
         self._launch = launch
@@ -73,7 +73,7 @@ class NcuRung:
     def _run(self, request: Request, program: str, folder: Path) -> Reported:
         metrics: Sequence[str] = ncu.metrics_for(request.device.arch)
         job = request.target_job(op="call", marks="cuda", shut_in=False)
-        target = job.command(self._python, folder)
+        target = job.command(self._python(), folder)
         log = folder / LOG
         for _ in range(REMEASURED):
             command = ncu.command(
