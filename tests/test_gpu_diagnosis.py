@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import itertools
 import json
@@ -165,7 +164,13 @@ def test_the_page_names_card_versions_date_and_every_case(bench: Any) -> None:
     text = script.page(results)
     assert "NVIDIA H200 (sm_90, 132 SMs). driver 580.1. Date: 2026-01-02." in text
     assert "| softmax_good | 16384x4096-fp32 | ncu | at_roof |" in text
-    json.dumps(dataclasses.asdict(results))
+
+
+def test_every_part_is_saved_as_soon_as_it_is_done(tmp_path: Path) -> None:
+    results = script.Results(out=tmp_path)
+    script.attempts(results, "a part", lambda: results.check("a", "b", "c", True))
+    assert json.loads((tmp_path / "results.json").read_text())["checks"][0]["passed"] is True
+    assert "| a | b | c | pass |" in (tmp_path / "README.md").read_text()
 
 
 def test_binary_reports_are_left_out_of_an_archive_that_grows_too_large(tmp_path: Path) -> None:

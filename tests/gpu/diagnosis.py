@@ -102,6 +102,14 @@ class Results:
     cases: list[dict[str, Any]] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    out: Path | None = None
+    """Where they are written after each part, so that a run that is cut short leaves something."""
+
+    def save(self) -> None:
+        if self.out is not None:
+            plain = {key: value for key, value in dataclasses.asdict(self).items() if key != "out"}
+            (self.out / "results.json").write_text(json.dumps(plain, indent=1), encoding="utf-8")
+            (self.out / "README.md").write_text(page(self), encoding="utf-8")
 
     def check(self, name: str, expected: str, found: str, passed: bool) -> None:
         self.checks.append(Check(name, expected, found, passed))
@@ -382,6 +390,7 @@ def attempts(results: Results, name: str, action: Callable[[], None]) -> None:
     except Exception:
         results.errors.append(f"{name}: {traceback.format_exc()[-1500:]}")
         print(results.errors[-1], flush=True)
+    results.save()
 
 
 def examine_all(bench: Bench, results: Results) -> None:
@@ -472,7 +481,7 @@ def _files(raw: Path, without: tuple[str, ...]) -> Iterator[Path]:
 
 def main(out: Path) -> int:
     """Run everything; returns the number of failed checks."""
-    results = Results()
+    results = Results(out=out)
     raw = out / "raw"
     if raw.exists():
         shutil.rmtree(raw)
@@ -484,13 +493,13 @@ def main(out: Path) -> int:
     try:
         judge_ceilings(bench.device, results)
         examine_all(bench, results)
+        pack(raw, out / "captures.tar.gz")
         attempts(results, "full report", lambda: full_profile(bench, results))
         attempts(results, "raw outputs of ncu", lambda: capture_raw(bench, program, raw))
         attempts(results, "nvidia-smi", lambda: capture_smi(Host(), raw))
     finally:
         bench.evaluator.close()  # type: ignore[attr-defined]
-        (out / "results.json").write_text(json.dumps(dataclasses.asdict(results), indent=1), encoding="utf-8")
-        (out / "README.md").write_text(page(results), encoding="utf-8")
+        results.save()
         pack(raw, out / "captures.tar.gz")
         shutil.rmtree(raw)
         print(table(results))
