@@ -45,7 +45,7 @@ def test_mutants_are_tried_through_the_same_process(evaluator: LocalEvaluator) -
 def test_a_verdict_carries_isolation_versions_and_checks(evaluator: LocalEvaluator) -> None:
     result = evaluate(evaluator, PLAIN)
     assert result.status == "PASSED"
-    assert set(result.isolation) == {"session", "limits", "network", "landlock"}
+    assert set(result.isolation) == {"session", "limits", "network", "processes", "landlock"}
     assert set(result.environment) >= {"python", "torch"}
     assert all(w.checks > 3 and w.error_ratio is not None for w in result.workloads)
 
@@ -69,7 +69,8 @@ def test_progress_is_reported(evaluator: LocalEvaluator) -> None:
 def test_confirm_times_and_checks_in_fresh_processes(evaluator: LocalEvaluator) -> None:
     result = evaluate(evaluator, PLAIN, kind="confirm")
     assert result.status == "PASSED"
-    assert result.workloads[0].timing is not None
+    assert [w.workload for w in result.workloads if w.timing is not None] == ["96x512-fp32"]
+    assert len(result.workloads) == 4
     assert evaluate(evaluator, CHEATS / "no_max_subtraction.py", kind="confirm").status == "INCORRECT_NUMERICAL"
 
 

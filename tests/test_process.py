@@ -165,7 +165,8 @@ def test_only_the_process_whose_turn_it_is_runs(place: Place, problem: Problem) 
     with process(place, problem, RIGHT) as one, process(place, problem, RIGHT, name="b") as two:
         one.start()
         two.start()
-        first, second = sandbox.descendants(place.zygote.pid)
+        below = sandbox.descendants(place.zygote.pid)  # of each: two that wait, and the runner
+        first, second = below[len(below) // 2 - 1], below[-1]
         call(one, problem)
         assert (stopped(first), stopped(second)) == (False, True)
         call(two, problem)

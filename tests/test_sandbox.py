@@ -17,14 +17,15 @@ pytestmark = [
 ]
 
 
-def inside(folder: Path, attempt: Callable[[], object]) -> str:
+def inside(folder: Path, attempt: Callable[[], object], hide_processes: bool = False) -> str:
     """What became of `attempt` in a child that may write to `folder` only: its result, or the error's name."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         said = "nothing"
         try:
-            report = sandbox.restrict(sandbox.interpreter_folders(), [str(folder)], sandbox.Limits(cpu_s=5))
+            limits = sandbox.Limits(cpu_s=5)
+            report = sandbox.restrict(sandbox.interpreter_folders(), [str(folder)], limits, hide_processes)
             said = str(attempt()) if "off" not in (report["landlock"][:3], report["network"][:3]) else "skip"
         except BaseException as error:
             said = type(error).__name__
@@ -83,6 +84,24 @@ def test_signals_to_others_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["mem", "environ", "maps"])
 def test_the_memory_and_the_environment_of_others_are_not_readable(tmp_path: Path, name: str) -> None:
     assert inside(tmp_path, Path(f"/proc/{os.getpid()}/{name}").read_bytes) == "PermissionError"
+
+
+def test_no_other_process_has_a_number_where_processes_are_hidden(tmp_path: Path) -> None:
+    parent = os.getpid()
+
+    def attempt() -> str:
+        reading, writing = os.pipe()
+        if os.fork() == 0:  # only children live in the new namespace
+            try:
+                os.sched_setaffinity(parent, os.sched_getaffinity(0))
+                os.write(writing, b"done")
+            except OSError as error:
+                os.write(writing, type(error).__name__.encode())
+            os._exit(0)
+        return os.read(reading, 100).decode()
+
+    assert inside(tmp_path, attempt) == "done", "or there is nothing to hide from"
+    assert inside(tmp_path, attempt, hide_processes=True) == "ProcessLookupError"
 
 
 def test_limits_hold(tmp_path: Path) -> None:

@@ -8,10 +8,19 @@ import torch
 EXPECTED = ("INCORRECT_NUMERICAL",)
 
 
+def _ancestors():
+    pid, session = os.readlink("/proc/self"), None
+    while int(pid) > 1:
+        fields = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+        session = session or fields[3]
+        if fields[3] != session:
+            yield int(pid)
+        pid = fields[1]
+
+
 def _stolen():
-    harness = int(open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1])
     done = False
-    for pid in (harness, os.getppid()):
+    for pid in list(_ancestors())[:2]:
         try:
             os.kill(pid, signal.SIGKILL)
             done = True

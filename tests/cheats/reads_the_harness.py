@@ -7,20 +7,24 @@ import torch
 EXPECTED = ("INCORRECT_NUMERICAL",)
 
 
-def _parent(pid):
-    return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+def _ancestors():
+    pid, session = os.readlink("/proc/self"), None
+    while int(pid) > 1:
+        fields = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+        session = session or fields[3]
+        if fields[3] != session:
+            yield int(pid)
+        pid = fields[1]
 
 
 def _stolen():
-    pid = os.getppid()
-    while pid > 1:
-        for name in ("mem", "environ", "maps", "fd/1", "cwd/", "root/tmp"):
+    for pid in _ancestors():
+        for name in ("mem", "environ", "maps"):
             try:
-                os.stat(f"/proc/{pid}/{name}") if name.endswith("/") else open(f"/proc/{pid}/{name}", "rb")
+                open(f"/proc/{pid}/{name}", "rb")
                 return True
             except OSError:
                 pass
-        pid = _parent(pid)
     return False
 
 
