@@ -22,7 +22,7 @@ NVTX = (DATA / "ncu_nvtx_summary.csv").read_text()
 
 
 def profile(report: str) -> Profile:
-    return ncu.to_profile(ncu.read(report), workload="big", why="counters are open")
+    return ncu.to_profile(parse(report), workload="big", why="counters are open")
 
 
 def printed(name: str) -> float:
@@ -227,13 +227,6 @@ def test_there_is_nothing_to_retry_when_no_metric_or_every_metric_is_refused(out
     assert ncu.without_unknown(["a.sum"], output) is None
 
 
-def test_the_probe_launches_a_real_kernel() -> None:
-    line = ncu.probe_command("ncu", "python", log_file="p.csv")
-    assert line[:1] == ["ncu"]
-    assert line[-3:] == ["python", "-c", ncu.PROBE_PROGRAM]
-    assert ncu.PROBE_METRIC in line
-
-
 # --- failures --------------------------------------------------------------------------------------------------
 
 
@@ -275,29 +268,23 @@ def test_the_cause_is_named_before_its_consequence() -> None:
     assert found.kind == "permission"
 
 
-def test_no_kernels_is_an_error_although_ncu_exits_with_zero() -> None:
+def test_where_no_kernel_was_profiled_those_that_ncu_saw_are_named() -> None:
     output = "==WARNING== No kernels were profiled.\nAvailable Kernels:\n  1. fill_kernel\n  2. row_sum\n"
-    with pytest.raises(ToolUnavailable, match=r"No kernels were profiled .*fill_kernel, 2\. row_sum"):
-        ncu.read("", output)
-
-
-def test_an_empty_report_is_an_error() -> None:
-    with pytest.raises(ToolUnavailable, match="no kernel"):
-        ncu.read("==PROF== Connected to process 3\n")
-
-
-def test_the_probe_is_open_only_when_a_number_came_back() -> None:
-    header = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n"0","k","sm__cycles_active.avg","cycle",'
-    assert ncu.probe_failure(header + '"812.5"\n', "launched") is None
-    refused = ncu.probe_failure(header + '"n/a"\n', "==ERROR== ERR_NVGPUCTRPERM")
-    assert refused is not None
-    assert refused.kind == "permission"
-
-
-def test_a_probe_without_torch_says_so_in_its_last_line() -> None:
-    found = ncu.probe_failure("", "Traceback\nModuleNotFoundError: No module named 'torch'")
+    found = ncu.failure(output)
     assert found is not None
-    assert (found.kind, found.text) == ("target", "ModuleNotFoundError: No module named 'torch'")
+    assert (found.kind, "1. fill_kernel, 2. row_sum" in found.remedy) == ("no_kernels", True)
+
+
+@pytest.mark.parametrize(
+    ("values", "counted"),
+    [
+        ({"sm__cycles_active.avg": 812.5}, True),
+        ({"sm__cycles_active.avg": None, "launch__grid_size": 64.0}, False),
+        ({}, False),
+    ],
+)
+def test_counters_are_open_only_when_a_number_came_back(values: dict[str, float | None], counted: bool) -> None:
+    assert ncu.counted([Result("k", values=values)]) is counted
 
 
 # --- whose kernel ----------------------------------------------------------------------------------------------

@@ -133,6 +133,8 @@ def test_autotuning_takes_the_first_config_that_fits_and_says_which():
 
     assert found.grid == [64, 64, 1]
     assert any("config 2 of 3 (TILE_M=64, TILE_N=64, TILE_K=32, num_warps=4" in text for text in found.notes)
+    assert found.config["TILE_M"] == "64"
+    assert found.problems == []
 
 
 def test_every_config_is_compiled_on_request_also_what_cannot_launch():

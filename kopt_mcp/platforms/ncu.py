@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 from kopt_mcp.models import Profile
 from kopt_mcp.platforms import ncu_metrics as names
-from kopt_mcp.platforms.ncu_report import Result, parse
+from kopt_mcp.platforms.ncu_report import Result
 from kopt_mcp.platforms.reports import (
     ADDITIVE,
     Failure,
@@ -20,13 +20,10 @@ from kopt_mcp.platforms.reports import (
     assemble,
     find_failure,
     largest,
-    raise_failure,
     ratio,
     total,
 )
 
-PROBE_METRIC = "sm__cycles_active.avg"
-PROBE_PROGRAM = "import torch; torch.ones(1 << 16, device='cuda').add_(1); torch.cuda.synchronize(); print('launched')"
 MOST_LAUNCHES = 200
 """Recorded of one call: each launch is replayed about a dozen times."""
 SECTOR_BYTES = 32
@@ -80,23 +77,6 @@ def import_command(ncu: str, report: str, *, page: str, csv: bool) -> list[str]:
     return [ncu, "--import", report, "--page", page, "--print-units", "base", *(("--csv",) if csv else ())]
 
 
-def probe_command(ncu: str, python: str, *, log_file: str) -> list[str]:
-    """A run that shows whether counters may be read: one real kernel, since a run without one reads nothing."""
-    whole = ("--target-processes", "all", "--clock-control", "none", "--launch-count", "1")
-    output = ("--csv", "--page", "raw", "--print-units", "base", "--log-file", log_file)
-    return [ncu, *whole, "--metrics", PROBE_METRIC, *output, python, "-c", PROBE_PROGRAM]
-
-
-def probe_failure(report: str, output: str) -> Failure | None:
-    """None when the probe read a counter; an exit status of 0 says nothing."""
-    if any(result.values.get(PROBE_METRIC) is not None for result in parse(report)):
-        return None
-    if found := failure(f"{report}\n{output}"):
-        return found
-    last = (output.strip().splitlines() or ["no output"])[-1]
-    return Failure("target", last, "The probe kernel gave no counter. Run it without ncu to see whether torch works.")
-
-
 def without_unknown(metrics: Sequence[str], output: str) -> list[str] | None:
     """The metrics left when those that this ncu refuses are dropped; None when it refused none, or all."""
     refused = {found.replace("\\", "").strip(".") for found in UNKNOWN_METRIC.findall(output)}
@@ -114,13 +94,14 @@ def failure(output: str) -> Failure | None:
     return found
 
 
-def read(report: str, output: str = "") -> list[Result]:
-    """The launches of a report. Raises `ToolUnavailable` with cause and remedy when there are none."""
-    results = parse(report)
-    if not results:
-        found = failure(f"{report}\n{output}")
-        raise_failure("ncu", found or Failure("no_kernels", "the report holds no kernel", NO_KERNELS_REMEDY))
-    return results
+def counted(results: Sequence[Result]) -> bool:
+    """Whether counters came back; an exit status of 0 says nothing, and what a launch asks for needs no counter."""
+    return any(
+        value is not None
+        for result in results
+        for name, value in result.values.items()
+        if not name.startswith(("launch__", "device__"))
+    )
 
 
 def to_profile(

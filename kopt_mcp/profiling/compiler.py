@@ -14,7 +14,7 @@ from kopt_mcp.diagnosis.signals import compiled_facts, compiled_metrics, main_ke
 from kopt_mcp.errors import InputRefused, KoptError, ToolUnavailable
 from kopt_mcp.evaluator.client import Watch
 from kopt_mcp.evaluator.target_job import TargetJob
-from kopt_mcp.models import Profile, StaticKernel
+from kopt_mcp.models import Device, Profile, StaticKernel
 from kopt_mcp.profiling.process import launch, read_answer, scratch, told_text
 from kopt_mcp.profiling.request import Launch, Request
 from kopt_mcp.source import is_triton
@@ -99,7 +99,7 @@ class Compiler:
             target=request.device.arch,
             python=self._python(),
             timeout_s=COMPILE_S,
-            units=request.device.sm_count,
+            units=_units(request.device),
         )
         return Compiled(tuple(kernels))
 
@@ -160,6 +160,12 @@ def with_compiled(profile: Profile, compiled: Compiled) -> Profile:
         update["metrics"] = {**profile.metrics, **compiled_metrics(kernel), **measured}
         update["facts"] = {**compiled_facts(kernel), **profile.facts}
     return profile.model_copy(update=update)
+
+
+def _units(device: Device) -> int | None:
+    """What a block lives on: RDNA's workgroup processors are pairs of compute units."""
+    paired = device.arch.startswith(("gfx10", "gfx11", "gfx12"))
+    return device.sm_count // 2 if paired and device.sm_count else device.sm_count
 
 
 def authored_kernels(kernel: Path) -> frozenset[str]:

@@ -65,7 +65,7 @@ class NcuRung:
             if request.full and (folder / f"{REPORT}.ncu-rep").exists():
                 reported = self._imported(request, tool.path, folder, reported)
             results = parse(reported.csv)
-            if not results:
+            if not ncu.counted(results):
                 self._fail(request, tool, reported, folder)
             self._access.record(tool, request.device)
             return self._profile(request, tool, folder, reported, results)
@@ -89,7 +89,7 @@ class NcuRung:
             ran = self._launch(command, folder=folder, timeout_s=timeout_s, watch=request.watch)
             reported = Reported(read_text(log), f"{ran.stdout}\n{ran.stderr}", ran)
             left = ncu.without_unknown(metrics, f"{reported.csv}\n{reported.output}")
-            if left is None or parse(reported.csv):
+            if left is None or ncu.counted(parse(reported.csv)):
                 break
             metrics = left
         return reported
