@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -26,9 +27,10 @@ FRESH_NS = 100_000_000
 class Journal:
     """One experiment's journal. Reading may happen at any time; whoever appends holds the experiment's lock."""
 
-    def __init__(self, path: Path, disk: Disk | None = None) -> None:
+    def __init__(self, path: Path, disk: Disk | None = None, now_ns: Callable[[], int] = time.time_ns) -> None:
         self.path = path
         self._disk = disk or Disk()
+        self._now_ns = now_ns
         self._thread = threading.RLock()  # two calls of one server may read at once
         self._raw = b""  # verified already, newline at the end
         self._events: list[Event] = []
@@ -99,7 +101,7 @@ class Journal:
         except OSError:
             return None
         # The system's time stamps move in steps of up to 10 ms: two changes within one look like one.
-        if abs(time.time_ns() - found.st_ctime_ns) < FRESH_NS:
+        if abs(self._now_ns() - found.st_ctime_ns) < FRESH_NS:
             return None
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 

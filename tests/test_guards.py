@@ -50,6 +50,7 @@ def test_a_call_out_of_order_names_the_phase_and_what_is_allowed(project: Projec
     assert refusal(project, "verify", name) == (
         "verify is not allowed while experiment 'softmax-h200-1' is ready; allowed now: profile or diagnose."
     )
+    assert project.loop.diagnose(name).next == ("profile", "apply_patch")
 
 
 def test_a_second_change_in_one_iteration_is_refused(project: Project) -> None:
@@ -152,6 +153,8 @@ def test_a_finished_experiment_takes_no_more_changes(project: Project) -> None:
         "experiment 'softmax-h200-1' is over (STOPPED); diagnose would change a finished log; call baseline for a new "
         "experiment, or log to read this one."
     )
+    assert project.loop.log(name).phase == "done"
+    assert project.baseline().experiment == "softmax-h200-2"
 
 
 def test_the_budget_is_a_rule_of_its_own(project: Project) -> None:
@@ -163,6 +166,8 @@ def test_the_budget_is_a_rule_of_its_own(project: Project) -> None:
         "all 1 iterations of 'softmax-h200-1' are used; if five rounds did not help, the algorithm may have to change "
         "rather than its tuning; end it with decide(stop=true), or call baseline anew."
     )
+    assert project.loop.decide(name, stop=True, reason="the budget is used").ended == "STOPPED"
+    assert project.baseline().max_iterations == 5
 
 
 @pytest.mark.parametrize("again", [fakes.kernel(0.5), "# a comment\n" + fakes.kernel(0.5).replace("x):", "x ):")])
@@ -184,7 +189,7 @@ def test_a_failed_change_is_refused_however_it_is_dressed_up(project: Project, a
         (fakes.kernel(), "the patch leaves the kernel as it is; nothing to measure; send a change."),
         (
             "# hello\n" + fakes.kernel(),
-            "the patch changes only comments, docstrings or formatting; nothing to measure;",
+            "the patch changes only comments, docstrings or formatting; nothing to measure; send a change of the code.",
         ),
     ],
 )
@@ -192,7 +197,9 @@ def test_a_patch_that_changes_nothing_is_refused(project: Project, text: str, wo
     name = project.diagnosed()
     with pytest.raises(GuardRefused) as refused:
         project.patch(name, text)
-    assert str(refused.value).startswith(words)
+    assert str(refused.value) == words
+    project.patch(name, fakes.kernel(1.5))
+    assert project.loop.verify(name).correct
 
 
 @pytest.mark.parametrize(
@@ -205,6 +212,7 @@ def test_an_unknown_experiment_is_refused_and_creates_nothing(project: Project, 
         with pytest.raises(GuardRefused, match=r"is not known; there are softmax-h200-1; call baseline to start one"):
             call()
     assert sorted(project.root.rglob("*")) == before
+    assert project.loop.diagnose("softmax-h200-1").phase == "diagnosed"
 
 
 def test_a_refusal_is_journalled_word_for_word(project: Project) -> None:

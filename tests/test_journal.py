@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,20 @@ def test_a_change_made_behind_the_back_of_a_running_server_is_noticed(tmp_path: 
     journal = filled(path)
     path.write_bytes(path.read_bytes().replace(b"number 0", b"number 9"))
     with pytest.raises(JournalCorrupt):
+        journal.read()
+
+
+def test_a_journal_that_is_known_is_read_again_when_its_file_changed_however_little(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    filled(path)
+    journal = Journal(path, now_ns=lambda: time.time_ns() + 10**12)  # so that the file always looks old
+    assert journal.read() == journal.read()
+    Journal(path).append("verify", "refused", refusal("from another"), NOW)
+    assert len(journal.read()) == 4
+    stamp = path.stat().st_ctime_ns
+    while path.stat().st_ctime_ns == stamp:  # the system's stamps move in steps
+        path.write_bytes(path.read_bytes().replace(b"number 0", b"number 9"))
+    with pytest.raises(JournalCorrupt, match="line 2 does not verify"):
         journal.read()
 
 
