@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -187,6 +188,15 @@ def test_a_problem_that_does_not_load_is_refused_with_its_reason(tmp_path: Path)
         static_profile_json(kernel, problem, "sm_90", sys.executable)
     with pytest.raises(InputRefused, match="cannot be read"):
         static_profile_json(kernel, tmp_path / "nowhere.py", "sm_90", sys.executable)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+def test_a_shipped_kernel_is_compiled_for_its_problems_first_gpu_workload() -> None:
+    folder = Path(__file__).parents[1] / "skills" / "kernels" / "softmax"
+    (found,) = static_profile_json(
+        folder / "triton_template.py", folder / "test_softmax.py", "sm_90", sys.executable, workload="4096x4096-fp32"
+    )
+    assert (found.grid, found.target, found.spills) == ([4096, 1, 1], "sm_90", 0)
 
 
 def test_an_interpreter_without_torch_is_named(files: tuple[Path, Path], tmp_path: Path) -> None:
