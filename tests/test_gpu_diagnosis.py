@@ -148,6 +148,12 @@ def test_the_compiler_is_held_against_driver_and_counters(spills: int, passed: b
     assert [check.passed for check in results.checks] == [passed]
 
 
+def test_a_compiler_that_said_nothing_is_a_failed_check() -> None:
+    results = script.Results()
+    script.judge_static({"case": "k", "compiled": [], "facts": {"static": "no triton"}}, {}, {}, results)
+    assert [(check.found, check.passed) for check in results.checks] == [("no triton", False)]
+
+
 def test_what_breaks_in_one_part_is_written_down_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     results = script.Results()
     script.attempts(results, "a part", lambda: [].pop())

@@ -249,6 +249,9 @@ def judge_static(
     row: dict[str, Any], driver: dict[str, dict[str, int]], measured: dict[str, Any], results: Results
 ) -> None:
     """Registers, spills and occupancy: compiler against driver and ncu. `measured`: ncu's own numbers."""
+    if not row["compiled"]:
+        found = row["facts"].get("static", "nothing")
+        results.check(f"static {row['case']}", "registers, spills, occupancy equal", found, False)
     for kernel in row["compiled"]:
         seen = driver.get(kernel["name"], {})
         said = (kernel["registers"], kernel["spills"], _rounded(kernel["occupancy_pct"]))
