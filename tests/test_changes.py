@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from test_kernels import applied
 
 from kopt_mcp.changes import off_tier, read
 from kopt_mcp.errors import InputRefused
 
 DATA = Path(__file__).parent / "data" / "changes"
+SKILLS = Path(__file__).parent.parent / "skills" / "kernels"
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -86,6 +89,19 @@ def test_every_change_of_the_examples_is_one_change() -> None:
     assert json.loads((folder / "patches" / "patches.json").read_text())
     for path in sorted((folder / "patches").glob("*.c")):
         assert len(read(kernel, path.read_text(), "softmax.c").parts) <= 1, path.name
+
+
+@pytest.mark.parametrize("skill", sorted(SKILLS.glob("*/SKILL.md")), ids=lambda p: p.parent.name)
+def test_every_change_that_a_skill_shows_is_one_change_of_its_tier(skill: Path) -> None:
+    shown = skill.read_text()
+    for found in re.finditer(r"\*\*Tier (\d)(?:(?!\*\*Tier).)*?```diff\n(.*?)```", shown, re.DOTALL):
+        for template in skill.parent.glob("triton_*template.py"):
+            old = template.read_text()
+            with suppress(AssertionError):  # a change of the other template
+                reading = read(old, applied(old, found.group(2)), template.name)
+                told = [part.text() for part in reading.parts]
+                if len(told) > 1 or off_tier(int(found.group(1)), reading):
+                    pytest.fail(f"{found.group(0)[:80]}: {told}")
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ class Context:
     """The functions that it is an argument of, the outermost first."""
     part: str = ""
     """`grid`, `pointer`, `argument`, `function` or empty."""
+    kernel: bool = True
+    """Whether it runs on the device; what the host works out only serves the launch."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ def deltas(old: ast.AST, new: ast.AST, context: Context) -> Iterator[Delta]:
         return
     if isinstance(old, ast.Call) and isinstance(new, ast.Call) and _comparable(old, new):
         yield from _call_deltas(old, new, context)
+    elif isinstance(old, ast.Dict) and isinstance(new, ast.Dict):
+        was, now = ({ast.unparse(k).strip("'"): v for k, v in _items(d)} for d in (old, new))
+        yield from _keyword_deltas(was, now, context)
     elif _only_wrapped(old, new) or type(old) is not type(new) or not _recursive(old, new):
         yield Delta(old, new, context)
     else:
@@ -67,14 +72,23 @@ def kind_of(delta: Delta) -> tuple[ChangeKind | None, str]:
         return None, f"argument of {context.calls[-1]}"
     if context.target.isupper() and isinstance(delta.new, ast.Constant):
         return None, context.target  # a parameter whose name says nothing
-    return _by_place(context) or ("algorithm", _shown(delta.new or delta.old))
+    return _by_place(context) or _by_default(context, delta.new or delta.old)
 
 
-def kind_of_statement(node: ast.AST) -> tuple[ChangeKind | None, str]:
+def _by_default(context: Context, node: ast.AST | None) -> tuple[ChangeKind | None, str]:
+    """What nothing tells otherwise is the algorithm, where it runs on the device or calls something that may."""
+    called = _called(node) if node is not None else set()
+    if not called and any(words.MEMORY_NAMES.fullmatch(name) for name in _identifiers(node)):
+        return "memory", _shown(node)  # arithmetic on strides and offsets
+    helpers = called <= words.HOST_HELPERS
+    return (None if not context.kernel and helpers else "algorithm"), _shown(node)
+
+
+def kind_of_statement(node: ast.AST, context: Context) -> tuple[ChangeKind | None, str]:
     """The kind of a statement that is new or dropped, and what to call it."""
     if isinstance(node, (ast.Import, ast.ImportFrom, ast.Pass, ast.Assert, ast.Raise, ast.Global, ast.Return)):
         return None, _shown(node)
-    delta = Delta(None, node, Context(target=_target(node)))
+    delta = Delta(None, node, replace(context, target=_target(node)))
     found = _by_words(delta, _text(node))
     if found is not None:
         return found
@@ -82,13 +96,15 @@ def kind_of_statement(node: ast.AST) -> tuple[ChangeKind | None, str]:
     if called & words.LAUNCH_CALLS:
         return "launch", _shown(node)
     if isinstance(node, ast.If):
-        return None, _shown(node)
+        asked = {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
+        # A constant of the compilation only says which of two versions it is.
+        return (None if not context.kernel or all(n.isupper() for n in asked) else "algorithm"), _shown(node)
     value = getattr(node, "value", None)
-    if isinstance(value, ast.Call):
+    if isinstance(value, ast.Call) and (context.kernel or not called <= words.HOST_HELPERS):
         return _kind_of_call(dotted(value.func).split(".")[-1], called), _shown(node)
-    return _by_place(delta.context) or (
-        ("algorithm", _shown(node)) if called or _computes(node) else (None, _shown(node))
-    )
+    if not called and not _computes(node):
+        return None, _shown(node)
+    return _by_place(delta.context) or _by_default(context, node)
 
 
 def _kind_of_call(name: str, called: set[str]) -> ChangeKind | None:
@@ -113,7 +129,7 @@ def _function(call: ast.Call) -> ast.expr:
 
 def _call_deltas(old: ast.Call, new: ast.Call, context: Context) -> Iterator[Delta]:
     name = dotted(_function(new)).split(".")[-1]
-    inner = Context(context.target, "", (*context.calls, name))
+    inner = replace(context, keyword="", calls=(*context.calls, name), part="")
     if ast.dump(_function(old)) != ast.dump(_function(new)):
         yield Delta(_function(old), _function(new), replace(inner, part="function"))
     if isinstance(old.func, ast.Subscript) and isinstance(new.func, ast.Subscript):
@@ -124,11 +140,19 @@ def _call_deltas(old: ast.Call, new: ast.Call, context: Context) -> Iterator[Del
                 yield from deltas(one, other, replace(inner, part=_part(name, at, new)))
     else:
         yield from _arguments(old.args, new.args, inner)
-    was, now = ({k.arg: k.value for k in call.keywords} for call in (old, new))
+    was, now = ({k.arg or "**": k.value for k in call.keywords} for call in (old, new))
+    yield from _keyword_deltas(was, now, inner)
+
+
+def _items(node: ast.Dict) -> list[tuple[ast.expr, ast.expr]]:
+    return [(key, value) for key, value in zip(node.keys, node.values, strict=True) if key is not None]
+
+
+def _keyword_deltas(was: dict[str, ast.expr], now: dict[str, ast.expr], context: Context) -> Iterator[Delta]:
     for keyword in dict.fromkeys([*was, *now]):
         before, after = was.get(keyword), now.get(keyword)
         if before is None or after is None or ast.dump(before) != ast.dump(after):
-            yield Delta(before, after, replace(inner, keyword=keyword or "**"))
+            yield Delta(before, after, replace(context, keyword=keyword))
 
 
 def _scaled(old: ast.expr, new: ast.expr) -> bool:
@@ -195,6 +219,21 @@ class _Unwrap(ast.NodeTransformer):
         return node.args[0] if node.args else node
 
 
+class _Unlaid(ast.NodeTransformer):
+    """Takes off what only says along which dimensions an expression lies."""
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        plain = all(isinstance(p, ast.Slice) or (isinstance(p, ast.Constant) and p.value is None) for p in parts)
+        return node.value if plain else node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        node.keywords = [k for k in node.keywords if k.arg not in words.CARRIERS]
+        return node
+
+
 CASTS = frozenset(["to", "cast"])
 
 
@@ -202,8 +241,14 @@ def _bare(node: ast.AST, names: frozenset[str]) -> str:
     return ast.dump(_Unwrap(names).visit(copy.deepcopy(node)))
 
 
+def _flat(node: ast.AST) -> str:
+    return ast.dump(_Unlaid().visit(copy.deepcopy(node)))
+
+
 def _only_wrapped(old: ast.AST, new: ast.AST) -> bool:
     both = isinstance(old, ast.expr) and isinstance(new, ast.expr)
+    if both and _flat(old) == _flat(new):
+        return True
     return both and any(
         _bare(old, names) == _bare(new, names) for names in (CASTS, words.HINTS, frozenset(["contiguous"]))
     )
@@ -212,6 +257,8 @@ def _only_wrapped(old: ast.AST, new: ast.AST) -> bool:
 def _wrapping(delta: Delta) -> tuple[ChangeKind | None, str] | None:
     if delta.old is None or delta.new is None or not _only_wrapped(delta.old, delta.new):
         return None
+    if _flat(delta.old) == _flat(delta.new):
+        return None, "layout"
     if _bare(delta.old, CASTS) != _bare(delta.new, CASTS):
         return "memory", "hint" if _bare(delta.old, words.HINTS) == _bare(delta.new, words.HINTS) else "contiguous"
     types = set(_identifiers(delta.old)) ^ set(_identifiers(delta.new))
@@ -274,6 +321,10 @@ def _by_place(context: Context) -> tuple[ChangeKind | None, str] | None:
     """By where the difference stands, where its own words say nothing."""
     if context.part == "pointer":
         return "memory", f"pointer of {context.calls[-1]}"
+    if context.calls and context.calls[-1] in words.PROGRAM:
+        return "scheduling", context.calls[-1]
+    if context.calls and context.calls[-1] in words.ALLOCATIONS:
+        return None, f"shape of {context.calls[-1]}"
     if any(name in words.LAUNCH_CALLS for name in context.calls):
         return "launch", context.calls[-1]
     if words.MEMORY_NAMES.fullmatch(context.target):

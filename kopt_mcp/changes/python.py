@@ -7,7 +7,7 @@ import copy
 import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kopt_mcp.changes.expressions import Context, Delta, deltas, kind_of, kind_of_statement
 from kopt_mcp.changes.sites import Site, regions_of
@@ -61,6 +61,7 @@ def _compared(unit: str, old: Unit | None, new: Unit | None) -> list[Site]:
         return [Site("algorithm", f"{verb} function", unit, present.lineno, frozenset(_names(present)))]
     before, after = list(_lines(old)), list(_lines(new))
     matcher = difflib.SequenceMatcher(None, [x.text for x in before], [x.text for x in after], autojunk=False)
+    context = Context(kernel=_on_device(new))
     sites: list[Site] = []
     gone: list[Line] = []
     come: list[Line] = []
@@ -69,10 +70,16 @@ def _compared(unit: str, old: Unit | None, new: Unit | None) -> list[Site]:
             continue
         pairs, only_old, only_new = _paired(before[i1:i2], after[j1:j2])
         for one, other in pairs:
-            sites += _changed(unit, one, other)
+            sites += _changed(unit, one, other, context)
         gone += only_old
         come += only_new
-    return [*sites, *_moved(unit, gone, come)]
+    return [*sites, *_moved(unit, gone, come, context)]
+
+
+def _on_device(unit: Unit) -> bool:
+    """Whether a function is compiled for the device, as far as its decorators say; the rest is the host's."""
+    decorators = unit.decorator_list if isinstance(unit, (ast.FunctionDef, ast.AsyncFunctionDef)) else []
+    return any("jit" in ast.dump(decorator) for decorator in decorators)
 
 
 def _lines(unit: Unit) -> Iterator[Line]:
@@ -162,14 +169,15 @@ def _subject(node: ast.AST) -> str:
     return type(node).__name__
 
 
-def _changed(unit: str, old: Line, new: Line) -> Iterator[Site]:
+def _changed(unit: str, old: Line, new: Line, context: Context) -> Iterator[Site]:
     if isinstance(new.node, ast.arg):
         yield Site(None, f"parameter {new.node.arg}", unit, new.number, frozenset([new.node.arg]))
         return
     before, after = old.node, new.node
     if isinstance(before, ast.stmt) and isinstance(after, ast.stmt) and hasattr(after, "body"):
         before, after = _head(before), _head(after)
-    context = Context(target=_subject(new.node) if isinstance(new.node, (ast.Assign, ast.AugAssign)) else "")
+    if isinstance(new.node, (ast.Assign, ast.AugAssign)):
+        context = replace(context, target=_subject(new.node))
     for delta in deltas(before, after, context):
         yield _site(delta, unit, new.number)
 
@@ -182,22 +190,22 @@ def _site(delta: Delta, unit: str, number: int) -> Site:
     return Site(kind, what, unit, line or number, frozenset(names | {delta.context.target}))
 
 
-def _moved(unit: str, gone: list[Line], come: list[Line]) -> Iterator[Site]:
+def _moved(unit: str, gone: list[Line], come: list[Line], context: Context) -> Iterator[Site]:
     """Statements that are new, dropped, or only in another place."""
     stays = Counter(x.text for x in gone) & Counter(x.text for x in come)
     for line in come:
         if stays[line.text]:
             yield Site("scheduling", "order of statements", unit, line.number, frozenset(_names(line.node)))
         else:
-            yield _whole(unit, line)
-    yield from (_whole(unit, line) for line in gone if not stays[line.text])
+            yield _whole(unit, line, context)
+    yield from (_whole(unit, line, context) for line in gone if not stays[line.text])
 
 
-def _whole(unit: str, line: Line) -> Site:
+def _whole(unit: str, line: Line, context: Context) -> Site:
     if isinstance(line.node, ast.arg):
         return Site(None, f"parameter {line.node.arg}", unit, line.number, frozenset([line.node.arg]))
     node = _head(line.node) if isinstance(line.node, ast.stmt) and hasattr(line.node, "body") else line.node
-    kind, what = kind_of_statement(node)
+    kind, what = kind_of_statement(node, context)
     return Site(kind, what, unit, line.number, frozenset(_names(node)))
 
 

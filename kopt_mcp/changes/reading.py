@@ -12,9 +12,9 @@ from kopt_mcp.models import ChangeKind
 TIERS: Mapping[ChangeKind, tuple[int, ...]] = {
     "launch": (1, 4, 5),
     "memory": (2, 4, 5),
-    "algorithm": (3, 2, 4, 5),
+    "algorithm": (3, 1, 2, 4, 5),  # also what is left when nothing tells
     "numerics": (3, 5),
-    "scheduling": (4, 2, 3, 5),
+    "scheduling": (4, 1, 2, 3, 5),
     "arch": (5, 2, 3, 4),
 }
 """The tiers under which a kind of change may be filed, its own first."""

@@ -25,6 +25,7 @@ ALLOCATIONS = frozenset(TABLE["allocations"])
 EMPTY_CALLS = frozenset(TABLE["empty_calls"])
 ASSEMBLY = frozenset(TABLE["assembly"])
 PROGRAM = frozenset(TABLE["program"])
+HOST_HELPERS = frozenset(TABLE["host_helpers"])
 MODULES = frozenset(TABLE["modules"])
 
 LAUNCH_NAMES = re.compile(
