@@ -201,11 +201,12 @@ class Harness:
             process.start()
             groups = verify.plan(problem, workloads, self._kind)
             results = verify.verify(process, problem, groups, self._kind, said)
+            library = verify.library_work(process, results)
             note = process.close()
         last = results[-1]
         status = last.status
         detail = last.detail if status != "PASSED" else f"{sum(r.checks for r in results)} checks passed"
-        notes = (note,) if note else ()
+        notes = tuple(text for text in (note, library) if text)
         return Evaluation(status, detail, tuple(results), isolation=process.isolation, notes=notes)
 
     def _benchmark(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kopt_mcp.evaluator import native
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed
@@ -29,6 +30,16 @@ from kopt_mcp.problem import Spec
 _M_PERTURB, _M_MMAP_MAX, _M_TRIM_THRESHOLD = -6, -4, -1
 """Parameters of glibc's mallopt: fill allocated memory with a byte, so that unwritten outputs show; take large blocks
 from the heap, and never give it back: otherwise every timed call would pay for the page faults of a fresh output."""
+
+
+_LATE_STRIDE, _LATE_MOST = 61, 8192
+"""Spacing of the elements that arrive late, and about how many there are at most: too few to warm the L2."""
+_NO_WORK = frozenset(
+    {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "lift_fresh", "set_"}
+    | {"resize_", "_unsafe_view", "_reshape_alias", "record_stream", "copy_", "clone", "_to_copy", "fill_", "zero_"}
+)
+"""Operators that allocate, move or look at data, and compute nothing."""
+)
 
 
 class Structure(Exception):
@@ -114,8 +125,13 @@ class Candidate:
         args = inputs.args
         watched = [t for i, t in enumerate(args) if isinstance(t, torch.Tensor) and i not in self._mutates]
         before, state = fingerprint(watched), _global_state()
-        out, sample = self._clock.sample(lambda: self._function(*args), message["spin_us"], message["warm"])
-        kept = [t.detach().clone() for t in self._normalise(out, inputs)]
+        kept, sample = self._clock.sample(
+            lambda: self._function(*args),
+            message["spin_us"],
+            message["warm"],
+            before=_late(inputs.tensors()),
+            after=lambda out: [t.detach().clone() for t in self._normalise(out, inputs)],
+        )
         if fingerprint(watched) != before or not inputs.guards_intact():
             raise Structure("INCORRECT_NUMERICAL", "a timed call changed an input, or memory beside it")
         for kind, text in _state_changes(state):
@@ -142,6 +158,14 @@ class Candidate:
         """Drop the kept outputs."""
         self._kept.clear()
         return {}
+
+    def operators(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Torch's own operators that compute in one call, whatever names the candidate calls them by."""
+        args = self._draw(message).args
+        with _Operators() as seen:
+            self._function(*args)
+            _synchronise(self.device)
+        return {"names": sorted(seen.names)[:20]}
 
     def profile(self, message: dict[str, Any]) -> dict[str, Any]:
         """Device kernels of one call, through torch.profiler."""
@@ -235,6 +259,20 @@ class Candidate:
         return stored
 
 
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the operators that go through torch's dispatcher, those left out that only allocate or look differently."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(function).removeprefix("aten.").split(".")[0]
+        if name not in _NO_WORK and not function.is_view:
+            self.names.add(name)
+        return function(*args, **(kwargs or {}))
+
+
 class _Poison:
     """Fill memory that the candidate may get for its outputs with a pattern."""
 
@@ -265,6 +303,31 @@ def fingerprint(tensors: list[torch.Tensor]) -> list[int]:
         words = flat.view(torch.int32) if flat.numel() % 4 == 0 else flat
         sums += [int(words.sum(dtype=torch.int64)), int(words[::3].sum(dtype=torch.int64))]
     return sums
+
+
+def _late(tensors: list[torch.Tensor]) -> Callable[[], None]:
+    """Make a few elements of each input wrong now, and return what makes them right.
+
+    Called between the wait and the start of a timed call, it keeps a candidate from working ahead on another stream:
+    what has been read too early is wrong.
+    """
+    pieces: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for tensor in tensors:
+        if tensor.is_contiguous() and tensor.numel():
+            piece = tensor.view(-1)[:: max(_LATE_STRIDE, tensor.numel() // _LATE_MOST)]
+            pieces.append((piece, piece.clone()))
+            piece.copy_(_other_values(piece))
+
+    def finish() -> None:
+        for piece, values in pieces:
+            piece.copy_(values)
+
+    return finish
+
+
+def _other_values(values: torch.Tensor) -> torch.Tensor:
+    """Values that differ, and that are as legal: of integers, which may be indices, only their order changes."""
+    return -values - 1 if values.dtype.is_floating_point else values.roll(1)
 
 
 def serve(channel: Channel, shared_fd: int, isolation: dict[str, str]) -> None:

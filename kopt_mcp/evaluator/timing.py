@@ -28,6 +28,19 @@ _EMPTY_SPIN_US = 400.0
 """Long enough that the host has enqueued both events of an empty pair before the first is reached."""
 
 
+Call = Callable[[], Any]
+Before = Callable[[], None]
+After = Callable[[Any], Any]
+
+
+def _nothing() -> None:
+    return
+
+
+def _itself(out: Any) -> Any:
+    return out
+
+
 @dataclass(frozen=True)
 class Sample:
     """One timed call, in microseconds."""
@@ -50,14 +63,17 @@ class WallClock:
     def __init__(self, cache_bytes: int) -> None:
         self._buffer = torch.zeros(max(1, min(2 * cache_bytes, 256 << 20) // 4), dtype=torch.int32)
 
-    def sample(self, call: Callable[[], Any], spin_us: float, warm: bool) -> tuple[Any, Sample]:
-        """Call once; `spin_us` has no meaning here. Evicts the caches first unless `warm`."""
+    def sample(
+        self, call: Call, spin_us: float, warm: bool, before: Before = _nothing, after: After = _itself
+    ) -> tuple[Any, Sample]:
+        """See `EventClock.sample`; `spin_us` has no meaning here."""
         if not warm:
             self._buffer.sum()
+        before()
         start = _clock()
         out = call()
         elapsed = (_clock() - start) / 1000
-        return out, Sample(elapsed, elapsed, 0.0)
+        return after(out), Sample(elapsed, elapsed, 0.0)
 
 
 class EventClock:
@@ -78,18 +94,26 @@ class EventClock:
         pairs = sorted(self.sample(lambda: None, _EMPTY_SPIN_US, warm=True)[1].us for _ in range(_EMPTY_PAIRS))
         return pairs[_EMPTY_PAIRS // 2]
 
-    def sample(self, call: Callable[[], Any], spin_us: float, warm: bool) -> tuple[Any, Sample]:
-        """Call once while the device spins for `spin_us`. Evicts the L2 first unless `warm`."""
+    def sample(
+        self, call: Call, spin_us: float, warm: bool, before: Before = _nothing, after: After = _itself
+    ) -> tuple[Any, Sample]:
+        """Call once while the device spins for `spin_us`. Evicts the L2 first unless `warm`.
+
+        `before` enqueues what the call must wait for, right ahead of the first event; `after` enqueues what must see
+        the whole result, right behind the second. Work that another stream does too early or too late shows there.
+        """
         start, end = self._event(enable_timing=True), self._event(enable_timing=True)
         self._sync()
         if not warm:
             self._evict()
         self._sleep(int(spin_us * _MHZ))
+        before()
         start.record()
         begin = _clock()
         out = call()
         host = _clock() - begin
         end.record()
+        out = after(out)
         end.synchronize()
         own_stream_done = _clock()
         self._sync()
