@@ -147,7 +147,8 @@ def described_arguments(job: TargetJob, python: str, launch: Launch, watch: Watc
         return entry, arguments
     if ran.failure in ("missing", "refused") or "No module named 'torch'" in ran.stderr:
         raise ToolUnavailable(f"{python} does not run torch ({ran.reason}). Set `python:` or KOPT_PYTHON.")
-    raise InputRefused(f"{Path(job.problem).name}: {told_text(answer, 'error') or ran.reason}. Correct the problem.")
+    why = (told_text(answer, "error") or ran.reason).rstrip(".")
+    raise InputRefused(f"{Path(job.problem).name}: {why}. Correct the problem.")
 
 
 def with_compiled(profile: Profile, compiled: Compiled) -> Profile:
