@@ -39,7 +39,6 @@ _NO_WORK = frozenset(
     | {"resize_", "_unsafe_view", "_reshape_alias", "record_stream", "copy_", "clone", "_to_copy", "fill_", "zero_"}
 )
 """Operators that allocate, move or look at data, and compute nothing."""
-)
 
 
 class Structure(Exception):
