@@ -2,6 +2,7 @@
 
     driver.py experiments ROOT LOCKS TICKS ALIVE   experiments without end; a byte to TICKS before each change of a file
     driver.py benchmarks ROOT LOCKS COUNT          one experiment with COUNT timed iterations, each profiled first
+    driver.py baseline ROOT LOCKS TICKS            a baseline with the real evaluator; a byte to TICKS as it goes on
 
 ALIVE is inherited by every process that this one starts, so that whoever reads it learns when the last has ended.
 """
@@ -12,13 +13,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fakes
 from fakes import FakeEvaluator, WatchedDisk
 
-from kopt_mcp.evaluator.client import Watch
+from kopt_mcp.evaluator.client import LocalEvaluator, Watch
 from kopt_mcp.evaluator.records import Evaluation, Job
 from kopt_mcp.lock import Locks
 from kopt_mcp.loop import Loop
@@ -118,6 +120,21 @@ def benchmarks(root: Path, locks: Path, count: int) -> None:
         loop.decide(name)
 
 
+def baseline(root: Path, locks: Path, ticks: int) -> None:
+    loop = Loop(
+        root,
+        evaluator=LocalEvaluator(sys.executable, root.parent / "cache"),
+        detect=lambda: [fakes.CPU],
+        locks=Locks(locks),
+        disk=WatchedDisk(lambda name: os.write(ticks, b".") and None),
+    )
+    watch = Watch(lambda fraction, text: os.write(ticks, b".") and None)
+    loop.baseline("softmax.c", target_metric="gbps", target_value=1e6, watch=watch)
+    os.write(ticks, b"e")
+
+
+MODES: dict[str, Callable[..., None]] = {"experiments": experiments, "benchmarks": benchmarks, "baseline": baseline}
+
 if __name__ == "__main__":
     mode, root, locks, *rest = sys.argv[1:]
-    {"experiments": experiments, "benchmarks": benchmarks}[mode](Path(root), Path(locks), *map(int, rest))
+    MODES[mode](Path(root), Path(locks), *map(int, rest))

@@ -9,9 +9,11 @@ import fcntl
 import os
 import random
 import select
+import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +28,7 @@ POINTS = int(os.environ.get("KOPT_KILL_POINTS", "15"))
 SEED = int(os.environ.get("KOPT_KILL_SEED", "0"))
 LONGEST = 170
 """Changes of files in one life; an experiment takes about 150."""
+EXAMPLE = DRIVER.parent.parent / "examples" / "cpu_softmax"
 
 
 @dataclass
@@ -113,3 +116,54 @@ def test_killed_at_random_points_nothing_is_lost_and_the_next_process_goes_on(tm
         victim.check(victim.live(draw.randrange(1, LONGEST)))
         victim.recover()
     victim.finish()
+
+
+def marked(mark: str) -> list[int]:
+    """Living processes that carry a mark in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def buried(pid: int) -> bool:
+    """Whether a process ends within a minute."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    ended, _, _ = select.select([handle], [], [], 60)
+    os.close(handle)
+    return bool(ended)
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+@pytest.mark.parametrize("number", range(max(1, POINTS // 5)))
+def test_the_real_evaluators_processes_die_with_their_server(tmp_path: Path, number: int) -> None:
+    root, locks = tmp_path / "project", tmp_path / "locks"
+    shutil.copytree(EXAMPLE, root, ignore=shutil.ignore_patterns("patches", "__pycache__"))
+    locks.mkdir()
+    draw = random.Random(f"{SEED}-{number}")
+    tick, tick_end = os.pipe()
+    mark = f"KOPT_TEST_MARK={tmp_path}"
+    process = subprocess.Popen(
+        [sys.executable, str(DRIVER), "baseline", str(root), str(locks), str(tick_end)],
+        pass_fds=[tick_end],
+        env={**environment(), "OMP_NUM_THREADS": "1", "KOPT_TEST_MARK": str(tmp_path)},
+    )
+    os.close(tick_end)
+    seen, wanted = b"", draw.randrange(3, 30)
+    while len(seen) < wanted and not seen.endswith(b"e") and (data := os.read(tick, 1)):
+        seen += data
+    os.kill(process.pid, signal.SIGKILL)
+    os.close(tick)
+    assert process.wait() == -signal.SIGKILL or seen.endswith(b"e"), "the driver failed by itself"
+    assert [pid for pid in marked(mark) if not buried(pid)] == []
+    for lock in locks.glob("*.lock"):
+        with lock.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for path in root.glob("experiments/*/journal.jsonl"):
+        verify(path)
+    assert (root / "softmax.c").read_bytes() == (EXAMPLE / "softmax.c").read_bytes()
