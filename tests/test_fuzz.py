@@ -19,7 +19,7 @@ import pytest
 from fakes import Project, WatchedDisk
 from hostile import TOOLS, Fuzz, furnish
 
-from kopt_mcp.errors import GuardRefused, KoptError
+from kopt_mcp.errors import GuardRefused, InputRefused, KoptError
 from kopt_mcp.journal import verify
 from kopt_mcp.lock import Locks
 
@@ -124,6 +124,19 @@ def test_two_baselines_at_once_get_two_names(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert sorted(names) == ["softmax-h200-1", "softmax-h200-2"]
+
+
+@pytest.mark.parametrize("depth", [100, 200, 300, 500, 900, 2000, 5000])
+@pytest.mark.parametrize("nest", ["-{}", "({},)", "f({})", "[{} for i in x]", "{} + 1"])
+def test_a_kernel_nested_however_deeply_is_taken_or_refused(project: Project, depth: int, nest: str) -> None:
+    name = project.diagnosed()
+    before, after = nest.split("{}")
+    deep = fakes.kernel(1.5) + "\n\ndef g(x):\n    return " + before * depth + "x" + after * depth + "\n"
+    with suppress(InputRefused):
+        project.patch(name, deep)
+    project.kernel.write_text(deep)
+    with suppress(InputRefused):
+        project.baseline()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kopt_mcp.changes.expressions import Context, Delta, deltas, kind_of, kind_of_statement
+from kopt_mcp.changes.deltas import Context, Delta, deltas
+from kopt_mcp.changes.kinds import kind_of, kind_of_statement
 from kopt_mcp.changes.sites import Site, regions_of
 from kopt_mcp.source import parse, undocumented
 

@@ -79,7 +79,10 @@ def act(call: Call, patch: Patch, twin: Twin) -> PatchData:
     old = decode(call.candidates.load(state.current), kernel)
     data = _proposed(call, patch, way, old)
     new = decode(data, kernel)
-    proposal = _proposal(call, patch, old.body, new.body, data)
+    try:
+        proposal = _proposal(call, patch, old.body, new.body, data)
+    except RecursionError as error:
+        raise InputRefused(f"{kernel} is nested too deeply to be read; nothing changed.") from error
     guards.check(dataclasses.replace(call.facts, proposal=proposal))
     added, removed = changed_lines(old.body, new.body)
     same = twin(state, proposal.sha256, proposal.normal, proposal.shape)

@@ -57,7 +57,10 @@ def plan(tools: Tools, arguments: Mapping[str, Any]) -> Plan:
     kernel, data = space.kernel(config.kernel_path)
     shown = space.relative(kernel)
     body = decode(data, shown).body
-    normal, shaped = normal_form(body, shown), shape(body, shown)
+    try:
+        normal, shaped = normal_form(body, shown), shape(body, shown)
+    except RecursionError as error:
+        raise InputRefused(f"{shown} is nested too deeply to be read; nothing was created.") from error
     test = space.test(config.test_path, kernel)
     files = space.problem_files(test, kernel)
     device, problem, notes = _place(tools, config, kernel, test, files[space.relative(test)])
