@@ -20,13 +20,10 @@ from kopt_mcp.problem import Problem
 RIGHT = "import torch\ndef softmax(x):\n    return torch.softmax(x, dim=-1)\n"
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")  # the zygote is a fork of us
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder, seed_cache = tmp_path_factory.mktemp("place"), tmp_path_factory.mktemp("cache")
-    made = Place(Zygote("cpu"), folder, "cpu", 1 << 20, seed_cache)
+    made = Place(Zygote("cpu", fork=False), folder, "cpu", 1 << 20, seed_cache)
     yield made
     made.zygote.close()
 

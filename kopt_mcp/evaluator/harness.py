@@ -59,10 +59,11 @@ class HarnessError(Exception):
 class Harness:
     """Everything that a request needs: the forking process, the shared memory, loaded problems, measured ceilings."""
 
-    def __init__(self, device: str, folder: Path) -> None:
+    def __init__(self, device: str, folder: Path, fork: bool = True) -> None:
+        """`fork=False` where this process has computed with torch before, see `Zygote`."""
         self.device = device
         self._kind = "cpu" if device == "cpu" else "cuda"
-        self._zygote = Zygote(self._kind)  # before any CUDA call: a CUDA context does not survive a fork
+        self._zygote = Zygote(self._kind, fork)  # before any CUDA call: a CUDA context does not survive a fork
         sandbox.hide_memory()
         self._problems: dict[str, Problem] = {}
         self._ceilings: Ceilings | None = None

@@ -54,7 +54,7 @@ def as_test(problem: Problem) -> Callable[[], None]:
     """A function for pytest: checks the default kernel of the problem's folder on the device that is there."""
 
     def test_kernel() -> None:
-        report = _report(problem, _parser(problem).parse_args(["--correctness"]))
+        report = _report(problem, _parser(problem).parse_args(["--correctness"]), fork=False)
         assert report["correctness"], report["error"]
 
     return test_kernel
@@ -69,12 +69,12 @@ def _parser(problem: Problem) -> argparse.ArgumentParser:
     return parser
 
 
-def _report(problem: Problem, options: argparse.Namespace) -> dict[str, Any]:
+def _report(problem: Problem, options: argparse.Namespace, fork: bool = True) -> dict[str, Any]:
     kernel = options.kernel or default_kernel(problem)
     if not kernel.is_file():
         raise HarnessError("WorkspaceFailed", f"there is no kernel file {kernel}; name one with --kernel.")
     folder = Path(tempfile.mkdtemp(prefix="kopt-"))
-    harness = Harness(options.device, folder)
+    harness = Harness(options.device, folder, fork)
     try:
         evaluation, timed = _evaluate(harness, problem, kernel, options)
         speedup = _speedup(problem, timed, options.device, harness) if timed else None

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from kopt_mcp.evaluator import sandbox
@@ -28,16 +29,14 @@ _REAP_S = 5.0
 class Zygote:
     """The harness's handle on the forking process."""
 
-    def __init__(self, device_kind: str) -> None:
+    def __init__(self, device_kind: str, fork: bool = True) -> None:
+        """Fork it from this process, which is quick, or start it afresh, in a second or two.
+
+        Threads do not survive a fork, and OpenMP waits for ever for those that it had: a process that has computed
+        anything with torch must not fork.
+        """
         ours, theirs = socket.socketpair()
-        self.pid = os.fork()
-        if self.pid == 0:
-            ours.close()
-            _close_all_but(theirs.fileno())
-            try:
-                _serve(theirs, device_kind)
-            finally:
-                os._exit(0)
+        self.pid = _fork(ours, theirs, device_kind) if fork else _start_afresh(theirs, device_kind)
         theirs.close()
         self._sock = ours
         self._lock = threading.Lock()  # runners may start, and fail, at once
@@ -63,6 +62,45 @@ class Zygote:
         """End the zygote."""
         self._sock.close()
         os.waitpid(self.pid, 0)
+
+
+_FRESH = """
+import importlib.util, json, sys
+root, fd, device_kind, path = sys.argv[1:]
+sys.path[:] = json.loads(path)
+spec = importlib.util.spec_from_file_location("kopt_mcp", root + "/__init__.py", submodule_search_locations=[root])
+sys.modules["kopt_mcp"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+from kopt_mcp.evaluator import zygote
+zygote.begin(int(fd), device_kind)
+"""
+
+
+def _fork(ours: socket.socket, theirs: socket.socket, device_kind: str) -> int:
+    if pid := os.fork():
+        return pid
+    ours.close()
+    _close_all_but(theirs.fileno())
+    try:
+        _serve(theirs, device_kind)
+    finally:
+        os._exit(0)
+
+
+def _start_afresh(theirs: socket.socket, device_kind: str) -> int:
+    package = str(Path(__file__).resolve().parent.parent)
+    arguments = [package, str(theirs.fileno()), device_kind, json.dumps(sys.path)]
+    command = [sys.executable, "-I", "-B", "-c", _FRESH, *arguments]
+    os.set_inheritable(theirs.fileno(), True)
+    return os.posix_spawn(sys.executable, command, os.environ)
+
+
+def begin(fd: int, device_kind: str) -> None:
+    """Entry point of a zygote that is not a fork of the harness."""
+    from kopt_mcp.evaluator import runner  # noqa: F401 - a runner that is shut in could not read it any more
+
+    _close_all_but(fd)
+    _serve(socket.socket(fileno=fd), device_kind)
 
 
 def _serve(sock: socket.socket, device_kind: str) -> None:
