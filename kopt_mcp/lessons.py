@@ -11,6 +11,7 @@ from kopt_mcp.models import Bound, ChangeKind, DecisionStatus, Platform, Record
 from kopt_mcp.phases import Experiment, Iteration
 
 MOST_LINES = 5
+LONGEST_LINE = 240
 GAINED = ("IMPROVED", "TARGET_MET")
 SKILL = "learned-patterns"
 
@@ -61,7 +62,7 @@ def relevant(
     """
     weighed = [(_weight(group[0], problem, platform, arch, bound), group) for group in _grouped(lessons)]
     ordered = sorted(weighed, key=lambda w: (-w[0], -len(_gained(w[1])), -len(w[1]), w[1][0].change))
-    return tuple(line(group) for weight, group in ordered[:MOST_LINES] if weight)
+    return tuple(line(group)[:LONGEST_LINE] for weight, group in ordered[:MOST_LINES] if weight)
 
 
 def line(group: Sequence[Lesson]) -> str:

@@ -26,7 +26,7 @@ from kopt_mcp.phases import Experiment
 Scope = Literal["user", "project", "off"]
 VARIABLE = "KOPT_MEMORY"
 FILE = "lessons.jsonl"
-LARGEST_BYTES = 8 * 2**20
+LARGEST_BYTES = 2 * 2**20
 """Of the store; beyond it the older half is let go."""
 
 
@@ -60,6 +60,7 @@ class Memory:
         self._disk = disk
         self._store = store
         self._environment = environment if environment is not None else os.environ
+        self._known: tuple[tuple[int, ...], list[Lesson]] = ((), [])  # which file was read, and what it held
         self._project = digest(str(root).encode(errors="replace"))[:12]
 
     def scope(self) -> Scope:
@@ -139,18 +140,25 @@ class Memory:
         """What the store holds; lines that cannot be read are passed over."""
         if self._store is None:
             return []
+        path = self._store / FILE
         try:
-            with (self._store / FILE).open("rb") as file:
-                lines = file.read(2 * LARGEST_BYTES).split(b"\n")
+            found = path.stat()
+            which = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+            if self._known[0] != which:
+                self._known = which, _decoded(path.read_bytes()[: 2 * LARGEST_BYTES])
         except OSError:
             return []
-        found = []
-        for line in filter(None, lines):
-            try:
-                found.append(Lesson.model_validate_json(line))
-            except ValidationError:
-                continue
-        return found
+        return self._known[1]
+
+
+def _decoded(data: bytes) -> list[Lesson]:
+    found = []
+    for line in filter(None, data.split(b"\n")):
+        try:
+            found.append(Lesson.model_validate_json(line))
+        except ValidationError:
+            continue
+    return found
 
 
 def _encoded(kept: list[Lesson]) -> bytes:

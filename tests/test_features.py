@@ -41,7 +41,7 @@ USES = [
     ("k.py", "k[g](x, matrix_instr_nonkdim=16)", CDNA),
     ("k.py", "k[g](x, kpack=2)", {"mi250", "mi300"}),
     ("k.py", "y = x.to(tl.float8e4nv)", {"ada", *FROM_HOPPER, "mi300", "mi350"}),
-    ("k.py", "y = x.to(tl.float8e4b8)", {"mi300", "mi350"}),
+    ("k.py", "y = x.to(tl.float8e4b8)", {"mi300"}),
     ("k.py", "from triton.language.extra.cuda import libdevice", NVIDIA),
     ("k.py", "y = tl.extra.hip.libdevice.exp(x)", AMD),
     ("k.py", "from triton.experimental.gluon.language.nvidia.blackwell import tma", {"blackwell"}),

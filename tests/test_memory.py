@@ -15,7 +15,7 @@ from kopt_mcp.errors import InputRefused
 from kopt_mcp.lessons import Lesson
 from kopt_mcp.lock import Locks
 from kopt_mcp.loop import Loop
-from kopt_mcp.memory import FILE, user_folder
+from kopt_mcp.memory import FILE, LARGEST_BYTES, user_folder
 
 
 def lesson(**changed: Any) -> Lesson:
@@ -64,6 +64,11 @@ def test_another_kernel_counts_only_with_the_same_bottleneck_on_such_a_device() 
 
 def test_no_more_than_five_lines_are_brought() -> None:
     assert len(told(*(lesson(idea=f"idea-{n}", iteration=n) for n in range(9)))) == lessons.MOST_LINES
+
+
+def test_lines_are_short_whatever_they_are_made_of() -> None:
+    long = lesson(problem="p" * 400, hypothesis="h" * 300, reason="r" * 300)
+    assert [len(text) for text in told(long, problem="p" * 400)] == [lessons.LONGEST_LINE]
 
 
 def test_the_next_experiment_hears_of_the_last_at_its_baseline_and_diagnosis(project: Project) -> None:
@@ -188,6 +193,17 @@ def test_a_lesson_is_stored_once_however_often_it_is_told(home: Home) -> None:
     home.one.loop = home.reopened(home.one)
     home.one.loop.decide(name, stop=True, reason="enough")
     assert len((home.store / FILE).read_bytes().splitlines()) == 2
+
+
+def test_a_store_that_has_grown_too_large_lets_the_older_half_go(home: Home) -> None:
+    old = [lesson(iteration=n, project="old", reason="r" * 300) for n in range(5000)]
+    home.store.mkdir()
+    (home.store / FILE).write_bytes(b"".join(x.model_dump_json().encode() + b"\n" for x in old))
+    home.one.iterate(home.one.baseline().experiment, fakes.kernel(1.5))
+    kept = (home.store / FILE).read_bytes().splitlines()
+    assert sum(len(line) + 1 for line in kept) <= LARGEST_BYTES
+    assert b'"project":"old"' in kept[0]
+    assert b'"hypothesis":"it is faster"' in kept[-1]
 
 
 def test_the_store_lies_where_the_system_keeps_a_users_data() -> None:
