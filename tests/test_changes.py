@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from contextlib import suppress
@@ -89,6 +90,28 @@ def test_every_change_of_the_examples_is_one_change() -> None:
     assert json.loads((folder / "patches" / "patches.json").read_text())
     for path in sorted((folder / "patches").glob("*.c")):
         assert len(read(kernel, path.read_text(), "softmax.c").parts) <= 1, path.name
+
+
+def together(one: Patch, other: Patch) -> tuple[str, str] | None:
+    """Both patches at once, where they do not get in each other's way."""
+    old, new = one.texts()
+    for change in other.replace:
+        if change["old"] not in new:
+            return None
+        new = new.replace(change["old"], change["new"])
+    return old, new
+
+
+def test_independent_changes_are_told_apart_whichever_two_they_are() -> None:
+    apart = [p for p in ALL if p.kinds in (("launch",), ("memory",), ("numerics",))]
+    pairs = [(a, b) for a, b in itertools.combinations(apart, 2) if a.file == b.file and a.kinds != b.kinds]
+    missed = {}
+    for one, other in pairs:
+        if (texts := together(one, other)) and {*read(*texts, one.file).kinds} != {*one.kinds, *other.kinds}:
+            missed[one.title, other.title] = read(*texts, one.file).kinds
+    assert len(pairs) > 80
+    # Both rewrite one statement from the ground up: in doubt it is one change.
+    assert missed == {("no mask where the row fills the block", "no widening"): ("algorithm",)}
 
 
 @pytest.mark.parametrize("skill", sorted(SKILLS.glob("*/SKILL.md")), ids=lambda p: p.parent.name)
