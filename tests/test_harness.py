@@ -1,7 +1,10 @@
 """The harness as the server sees it: requests answered, and errors that say which kind they are."""
 
+import socket
 import sys
+import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,9 @@ import pytest
 from evaluating import CHEATS, PROBLEMS, digest, evaluate, running_evaluator
 
 from kopt_mcp.errors import Cancelled, EvaluatorFailed, ProblemInvalid, ToolUnavailable, WorkspaceFailed
+from kopt_mcp.evaluator.channel import Channel
 from kopt_mcp.evaluator.client import LocalEvaluator, Watch
-from kopt_mcp.evaluator.harness import HarnessError, load_problem
+from kopt_mcp.evaluator.harness import HarnessError, load_problem, serve
 from kopt_mcp.evaluator.records import Job
 
 SOFTMAX = PROBLEMS / "softmax.py"
@@ -133,6 +137,38 @@ def test_a_reference_that_is_nan_is_the_problems_fault(evaluator: LocalEvaluator
     assert evaluate(evaluator, PLAIN, file).status == "INVALID_PROBLEM"
     with pytest.raises(ProblemInvalid, match="mend the reference or the inputs"):
         evaluator.check_problem(file, digest(file), "cpu", Watch())
+
+
+def test_the_same_answers_come_over_a_channel_in_this_process(tmp_path: Path) -> None:
+    """Here and not in the client's process, where nothing measures which lines a test reaches."""
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=serve, args=(Channel(theirs), "cpu", tmp_path, False))
+    thread.start()
+    channel = Channel(ours)
+
+    def ask(**request: Any) -> dict[str, Any]:
+        channel.send(request)
+        while (message := channel.receive(120))["event"] == "progress":
+            assert 0 <= message["fraction"] <= 1
+        return message
+
+    problem = {"problem": str(SOFTMAX), "sha256": digest(SOFTMAX)}
+    job: dict[str, Any] = asdict(Job("verify", str(SOFTMAX), digest(SOFTMAX), str(PLAIN), digest(PLAIN), "cpu"))
+    known = {"copy_gbps": 1e6, "triad_gbps": 1e6, "tflops": {}, "measured_on": "paper"}
+    beside = {"incumbent": str(PLAIN), "incumbent_sha256": digest(PLAIN), "floor": 0.2}
+    assert ask(op="torch_device")["result"]["kind"] == "cpu"
+    assert ask(op="describe", **problem)["result"]["entry"] == "softmax"
+    assert all(m["caught"] for m in ask(op="check_problem", **problem)["result"])
+    assert ask(op="ceilings", known=known)["result"] == known
+    assert ask(op="evaluate", job=job)["result"]["status"] == "PASSED"
+    assert ask(op="evaluate", job={**job, **beside, "kind": "confirm"})["result"]["status"] == "PASSED"
+    assert ask(op="kernel_times", job=job, workload="3x257-fp32")["result"]
+    assert ask(op="describe", **{**problem, "sha256": "0"})["kind"] == "WorkspaceFailed"
+    assert ask(op="evaluate", job={**job, "workloads": ["huge"]})["kind"] == "ProblemInvalid"
+    assert ask(op="evaluate", job={**job, "kind": 7, "nonsense": 1})["kind"] == "EvaluatorFailed"
+    channel.close()
+    thread.join()
+    theirs.close()
 
 
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:

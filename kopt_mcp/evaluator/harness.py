@@ -430,8 +430,8 @@ def _names(workloads: list[str] | None) -> tuple[str, ...] | None:
     return None if workloads is None else tuple(workloads)
 
 
-def serve(channel: Channel, device: str, folder: Path) -> None:
-    """Answer requests until the server closes the channel."""
+def serve(channel: Channel, device: str, folder: Path, fork: bool = True) -> None:
+    """Answer requests until the server closes the channel; `fork` as for `Harness`."""
     harness: Harness | None = None
 
     def said(fraction: float, text: str) -> None:
@@ -443,7 +443,7 @@ def serve(channel: Channel, device: str, folder: Path) -> None:
         except ChannelClosed:
             break
         try:
-            harness = harness or Harness(device, folder)
+            harness = harness or Harness(device, folder, fork)
             channel.send({"event": "result", "result": answer(harness, request, said)})
         except HarnessError as error:
             channel.send({"event": "error", "kind": error.kind, "text": str(error)})

@@ -1,0 +1,197 @@
+"""The runner's own side, called in this process: what it notices when nobody has bent it."""
+
+import mmap
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kopt_mcp.evaluator.channel import Channel
+from kopt_mcp.evaluator.process import SharedMemory
+from kopt_mcp.evaluator.runner import Candidate, Structure, fingerprint, serve
+
+ROWS, COLS = 4, 6
+SPEC = {"kind": "normal", "shape": [ROWS, COLS], "dtype": "float32", "args": {"scale": 1.0, "shift": 0.0}}
+WORKLOAD = {
+    "inputs": [{"spec": SPEC}],
+    "params": {"rows": ROWS, "cols": COLS},
+    "outputs": [{"shape": [ROWS, COLS], "dtype": "float32", "bytes": 4 * ROWS * COLS}],
+    "literals": [],
+}
+CALL = {"seed": 1, "distribution": "normal", "layout": "contiguous", "poison": 255, "own_stream": False}
+CALL["first_seed"] = None
+SAMPLE = {"seed": 2, "distribution": "normal", "layout": "contiguous", "spin_us": 1.0, "warm": False, "keep": True}
+
+
+@pytest.fixture
+def shared() -> Iterator[mmap.mmap]:
+    memory = mmap.mmap(-1, 1 << 16)
+    yield memory
+    memory.close()
+
+
+def loaded(shared: mmap.mmap, folder: Path, text: str, suffix: str = ".py", **job: Any) -> Candidate:
+    file = folder / f"kernel{suffix}"
+    file.write_text(text, encoding="utf-8")
+    made = Candidate(
+        {"device": "cpu", "entry": "f", "arguments": [], "mutates": [], "cache_bytes": 1 << 12, **job}, shared
+    )
+    made.load(file, 60)
+    made.workload(WORKLOAD)
+    return made
+
+
+def body(text: str) -> str:
+    return f"import torch\ndef f(x):\n    {text}\n"
+
+
+def test_a_call_hands_back_bytes_and_no_violations(shared: mmap.mmap, tmp_path: Path) -> None:
+    reply = loaded(shared, tmp_path, body("return 2 * x")).call(CALL)
+    assert reply["violations"] == []
+    assert reply["outputs"] == [{"shape": [ROWS, COLS], "dtype": "float32", "offset": 0, "bytes": 96}]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("out = 2 * x; x.zero_(); return out", "it changed its input 0"),
+        ("torch.set_num_threads(torch.get_num_threads() + 1); return 2 * x", "the number of threads"),
+        ("torch.manual_seed(0); torch.rand(1); return 2 * x", "random number generator's state"),
+        ("torch.set_float32_matmul_precision('medium'); return 2 * x", "float32 matmul precision"),
+        ("torch._C._set_grad_enabled(not torch.is_grad_enabled()); return 2 * x", "grad mode"),
+    ],
+)
+def test_what_a_call_changes_is_reported_of_checked_and_of_timed_calls(
+    shared: mmap.mmap, tmp_path: Path, text: str, words: str
+) -> None:
+    with global_state_restored():
+        assert words in loaded(shared, tmp_path, body(text)).call(CALL)["violations"][0][1]
+    with global_state_restored(), pytest.raises(Structure, match=r"in a timed call|a timed call changed an input"):
+        loaded(shared, tmp_path, body(text)).sample(SAMPLE)
+
+
+@contextmanager
+def global_state_restored() -> Iterator[None]:
+    threads, state, precision = torch.get_num_threads(), torch.get_rng_state(), torch.get_float32_matmul_precision()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_rng_state(state)
+        torch.set_float32_matmul_precision(precision)
+        torch.set_grad_enabled(True)
+
+
+def test_a_write_beside_an_input_is_reported(shared: mmap.mmap, tmp_path: Path) -> None:
+    text = "import ctypes\n" + body("ctypes.memset(x.data_ptr() - 1, 0, 1); return 2 * x")
+    candidate = loaded(shared, tmp_path, text)
+    assert candidate.call(CALL)["violations"] == [["INCORRECT_NUMERICAL", "it wrote outside its inputs"]]
+    with pytest.raises(Structure, match="memory beside it"):
+        candidate.sample(SAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        ("return x", "INCORRECT_NUMERICAL", "shares the memory of an input"),
+        ("return x[1:]", "INCORRECT_NUMERICAL", "shares the memory of an input"),
+        ("return 7", "INCORRECT_SHAPE", "is a int, expected a tensor"),
+        ("return torch.empty(2, device='meta')", "INCORRECT_SHAPE", "is on meta, expected cpu"),
+        ("return x.to_sparse()", "CHEATED", "not dense"),
+        ("return torch.nn.Parameter(x.clone())", "CHEATED", "is a Parameter, a tensor subclass"),
+        ("y = 2 * x; y.note = 1; return y", "CHEATED", "carries attributes of its own"),
+        ("y = 2 * x; y.untyped_storage().resize_(0); return y", "CHEATED", "no memory behind it"),
+        ("return torch.zeros(1 << 20)", "INCORRECT_SHAPE", "larger than expected"),
+    ],
+)
+def test_an_output_that_is_no_plain_tensor_is_refused(
+    shared: mmap.mmap, tmp_path: Path, text: str, kind: str, words: str
+) -> None:
+    with pytest.raises(Structure, match=words) as caught:
+        loaded(shared, tmp_path, body(text)).call(CALL)
+    assert caught.value.kind == kind
+
+
+def test_a_second_look_finds_new_values_in_the_same_tensors(shared: mmap.mmap, tmp_path: Path) -> None:
+    text = "import torch\nseen = []\ndef f(x):\n    seen.append((x.data_ptr(), x._version))\n    return 2 * x\n"
+    candidate = loaded(shared, tmp_path, text)
+    candidate.call({**CALL, "first_seed": 9})
+    seen = candidate._function.__globals__["seen"]
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+
+
+def test_a_timed_output_is_kept_until_it_is_forgotten(shared: mmap.mmap, tmp_path: Path) -> None:
+    candidate = loaded(shared, tmp_path, body("return 2 * x"))
+    claim = candidate.sample(SAMPLE)
+    assert claim["us"] > 0
+    assert candidate.fetch({"seed": 2})["print"] == claim["print"]
+    candidate.forget({})
+    with pytest.raises(KeyError):
+        candidate.fetch({"seed": 2})
+    assert len(candidate.warm({**SAMPLE, "count": 3})["us"]) == 3
+
+
+def test_inputs_that_may_change_come_back_first(shared: mmap.mmap, tmp_path: Path) -> None:
+    candidate = loaded(shared, tmp_path, body("x.mul_(2)"), mutates=[0])
+    reply = candidate.call(CALL)
+    assert reply["violations"] == []
+    assert len(reply["outputs"]) == 1
+
+
+def test_a_c_function_gets_outputs_that_were_allocated_for_it(
+    shared: mmap.mmap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (
+        "#include <stdint.h>\n"
+        "void f(const float *in, float *out, int64_t rows, int64_t cols) {\n"
+        "    for (int64_t i = 0; i < rows * cols; i++) out[i] = 2 * in[i];\n}\n"
+    )
+    candidate = loaded(shared, tmp_path, text, ".c", arguments=["in0", "out0", "rows", "cols"])
+    twice = loaded(shared, tmp_path, body("return 2 * x"))
+    assert candidate.sample(SAMPLE)["print"] == twice.sample(SAMPLE)["print"]
+
+
+def test_operators_of_a_call_are_listed(shared: mmap.mmap, tmp_path: Path) -> None:
+    rows = loaded(shared, tmp_path, body("return x.exp()")).profile(CALL)["kernels"]
+    assert "aten::exp" in {r["name"] for r in rows}
+
+
+def test_a_fingerprint_tells_one_changed_bit_and_two_swapped_words() -> None:
+    x = torch.arange(12.0).reshape(3, 4)
+    changed, swapped = x.clone(), x.clone()
+    changed.view(torch.int32)[2, 1] ^= 1
+    swapped[0, 0], swapped[0, 1] = x[0, 1], x[0, 0]
+    assert len({tuple(fingerprint([t])) for t in (x, changed, swapped)}) == 3
+    assert fingerprint([torch.tensor([1, 2, 3], dtype=torch.int8)])
+
+
+def test_every_request_is_answered_once_until_goodbye(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernel.py").write_text(body("raise ValueError('no')"))
+    ours, theirs = socket.socketpair()
+    memory = SharedMemory()
+    thread = threading.Thread(target=serve, args=(Channel(theirs, "n"), memory.fd, {"session": "own"}))
+    thread.start()
+    channel = Channel(ours, "n")
+    assert channel.receive(10)["isolation"] == {"session": "own"}
+    job = {"device": "cpu", "entry": "f", "arguments": [], "mutates": [], "cache_bytes": 1 << 12}
+    load = {"op": "load", "source": "kernel.py", "shared_bytes": 1 << 16, "build_timeout_s": 60, **job}
+    answers = []
+    for message in (load, {"op": "workload", **WORKLOAD}, {"op": "call", **CALL}, {"op": "bye"}):
+        channel.send(message)
+        answers.append(channel.receive(10))
+    thread.join()
+    channel.close()
+    theirs.close()
+    memory.close()
+    assert answers[:2] == [{"op": "load"}, {"op": "workload"}]
+    assert answers[2]["fault"]["kind"] == "RUNTIME_ERROR"
+    assert answers[2]["fault"]["text"].startswith("ValueError: no (line 3: raise ValueError")
+    assert answers[3] == {"op": "bye"}
