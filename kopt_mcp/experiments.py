@@ -40,6 +40,7 @@ class Experiments:
 
     def has(self, name: str) -> bool:
         """Whether an experiment of this name has begun; any text may be asked for."""
+        self._inside()
         folder = self.folder / name if NAME.fullmatch(name) else None
         return folder is not None and not folder.is_symlink() and begun(folder / "journal.jsonl")
 

@@ -247,6 +247,11 @@ class Candidates:
         """
         sha256 = digest(data)
         path = self.path(sha256)
+        if not self._folder.resolve().is_relative_to(self._workspace.root):
+            raise WorkspaceFailed(
+                f"{self._workspace.relative(self._folder)} leads out of the project; nothing is written there; make it "
+                "a folder."
+            )
         if not path.is_file() or digest(self._workspace.read(path)) != sha256:
             self._workspace.disk.make_folder(self._folder)
             self._workspace.disk.replace(path, data, mode=0o644)

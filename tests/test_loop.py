@@ -668,6 +668,24 @@ def test_experiments_that_lead_out_of_the_project_are_not_written_to(project: Pr
     assert list(outside.iterdir()) == []
 
 
+def test_folders_that_were_turned_into_ways_out_later_are_not_written_to_either(project: Project) -> None:
+    name = project.diagnosed()
+    outside = project.root.parent / "outside"
+    ours = project.root / "experiments"
+    (ours / name / "candidates").rename(outside)
+    (ours / name / "candidates").symlink_to(outside)
+    before = sorted(outside.iterdir())
+    with pytest.raises(WorkspaceFailed, match=rf"experiments/{name}/candidates leads out of the project; nothing is"):
+        project.patch(name, fakes.kernel(1.5))
+    assert sorted(outside.iterdir()) == before
+    ours.rename(outside / "experiments")
+    ours.symlink_to(outside / "experiments")
+    journal = (outside / "experiments" / name / "journal.jsonl").read_bytes()
+    with pytest.raises(WorkspaceFailed, match="experiments/ leads out of the project"):
+        project.reopened().profile(name)
+    assert (outside / "experiments" / name / "journal.jsonl").read_bytes() == journal
+
+
 def test_every_answer_is_small(project: Project) -> None:
     answers: list[StepResult] = [project.baseline()]
     name = answers[0].experiment

@@ -18,7 +18,7 @@ def kind_of(delta: Delta) -> tuple[ChangeKind | None, str]:
     context = delta.context
     text = f"{_text(delta.old)} {_text(delta.new)}"
     if context.keyword:
-        return _kind_of_argument(context.keyword, text), context.keyword
+        return _kind_of_argument(context.keyword), context.keyword
     if context.part == "grid":
         busy = _mentions(delta, words.SCHEDULING_WORDS)
         return ("scheduling" if busy else "launch"), "grid"
@@ -88,7 +88,7 @@ def _wrapping(delta: Delta) -> tuple[ChangeKind | None, str] | None:
     return "numerics", "conversion"
 
 
-def _kind_of_argument(keyword: str, text: str) -> ChangeKind | None:
+def _kind_of_argument(keyword: str) -> ChangeKind | None:
     known = features.named(keyword)
     if known:
         return known[0].kind
