@@ -245,7 +245,7 @@ def _constants(path: str, sha256: str) -> dict[str, Any]:
     assert hashlib.sha256(data).hexdigest() == sha256, f"{path} is not the version that the job names"
     try:
         tree = ast.parse(data.decode("utf-8-sig"))
-    except SyntaxError:  # then it says nothing, as C does
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # then it says nothing, as C does
         return {}
     assigned = [n for n in tree.body if isinstance(n, ast.Assign) and isinstance(n.value, ast.Constant)]
     return {n.targets[0].id: n.value.value for n in assigned if isinstance(n.targets[0], ast.Name)}  # type: ignore[attr-defined]
