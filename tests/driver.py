@@ -62,6 +62,7 @@ def experiments(root: Path, locks: Path, ticks: int, alive: int) -> None:
         diagnose=fakes.diagnose,
         locks=Locks(locks, bound_s=0.0),
         disk=disk,
+        user_memory=root.parent / "data",
     )
     while True:
         unfinished = [line for line in loop.log().experiments if line.phase != "done"]
