@@ -3,9 +3,9 @@
     python experiments/precision/run.py --device cuda:0 --same 200 --planted 60 --out OUT
 
 Each evaluation is a whole one, in fresh processes, as `benchmark` makes it. A kernel against itself must not be
-accepted; a kernel with 2 % (on a CPU 10 %) fewer steps must be. Beside it, in the same run, the rules of thumb that loops use:
-`do_bench` means, "current > best" and "at least 1 %". Appends to OUT/samples.jsonl, so that several short runs add up,
-and writes OUT/README.md from all of it.
+accepted; a kernel with 2 % (on a CPU 10 %) fewer steps must be. Beside it, in the same run, the rules of thumb that
+loops use: `do_bench` means, "current > best" and "at least 1 %". Appends to OUT/samples.jsonl, so that several short
+runs add up, and writes OUT/table.md from all of it.
 """
 
 from __future__ import annotations

@@ -162,6 +162,15 @@ def _wasteful(signals: Signals) -> Verdict | None:
     return Verdict("memory", why, rows)
 
 
+def _near_compute_roof(signals: Signals) -> Verdict | None:
+    """No counter is high, and yet the operations run at most of the rate that a library was measured at."""
+    limit, pct = signals.roof.compute, signals.roof.pct("compute", signals.latency_us)
+    if limit is None or pct is None or not limit.measured or signals.roof.side != "compute" or pct < limits.BUSY.value:
+        return None
+    why = f"the operations run at {pct:.0f} % of the {limit.what}, though no unit's counter is high"
+    return Verdict("compute", why, (evidence("compute_roof_pct", pct, limits.BUSY),))
+
+
 def _latency(signals: Signals) -> Verdict | None:
     memory, compute = signals.memory, signals.compute
     if memory is None or compute is None:
@@ -176,6 +185,7 @@ COUNTER_RULES: tuple[Callable[[Signals], Verdict | None], ...] = (
     _launch_bound,
     _small_grid,
     _busier,
+    _near_compute_roof,
     _wasteful,
     _latency,
 )

@@ -233,13 +233,14 @@ class Harness:
             processes = [stack.enter_context(self._process(problem, s, job)) for s in sources]
             _start(processes)
             results = self._time(problem, timed, processes, job, limits, said)
-            for process in processes:
-                process.leave()
             process = processes[0]
+            library = verify.library_work(process, results)
+            for one in processes:
+                one.leave()
             note = process.close()
         ratio = bench.combine(results)
         detail = f"{sum(r.timing.samples for r in results if r.timing)} calls timed"
-        notes = (note,) if note else ()
+        notes = tuple(text for text in (note, library) if text)
         return Evaluation("PASSED", detail, tuple(results), ratio, process.isolation, notes=notes)
 
     def _time(
