@@ -6,12 +6,11 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from kopt_mcp import config
 from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.loop import Loop
-from kopt_mcp.models import Device, Profile
+from kopt_mcp.models import Device
 from kopt_mcp.platforms import detect_all
 from kopt_mcp.profiling import Ladder
 
@@ -23,7 +22,8 @@ class Project:
         self.root = root.resolve()
         self._environment = os.environ if environment is None else environment
         self.evaluator = LocalEvaluator(self.python, cache_folder(self._environment))
-        self.loop = Loop(self.root, evaluator=self.evaluator, detect=detect_all, profile=self._profile)
+        ladder = Ladder(self.evaluator, python=self.python, cache=cache_folder(self._environment))
+        self.loop = Loop(self.root, evaluator=self.evaluator, detect=detect_all, profile=ladder)
 
     def python(self) -> str:
         """The interpreter that has the user's torch: the first that is named or found.
@@ -41,11 +41,6 @@ class Project:
     def devices(self) -> list[Device]:
         """The machine's devices."""
         return detect_all()
-
-    def _profile(self, **request: Any) -> Profile:
-        """The ladder of profilers; built when it is needed, since only then the interpreter has to be known."""
-        ladder = Ladder(self.evaluator, python=self.python(), cache=cache_folder(self._environment))
-        return ladder(**request)
 
     def close(self) -> None:
         """End the evaluator's processes."""
