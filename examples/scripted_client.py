@@ -171,7 +171,7 @@ async def main(options: argparse.Namespace) -> int:
     server = StdioServerParameters(
         command=sys.executable,
         args=["-m", "kopt_mcp", "--root", str(options.project)],
-        env={**os.environ, "KOPT_PYTHON": sys.executable},
+        env={**os.environ, "KOPT_PYTHON": sys.executable, "KOPT_MEMORY": "project"},
     )
     async with Client(server) as client:
         try:

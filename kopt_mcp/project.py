@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kopt_mcp import config
+from kopt_mcp import config, memory
 from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.loop import Loop
 from kopt_mcp.models import Device
@@ -23,7 +23,13 @@ class Project:
         self._environment = os.environ if environment is None else environment
         self.evaluator = LocalEvaluator(self.python, cache_folder(self._environment))
         ladder = Ladder(self.evaluator, python=self.python, cache=cache_folder(self._environment))
-        self.loop = Loop(self.root, evaluator=self.evaluator, detect=detect_all, profile=ladder)
+        self.loop = Loop(
+            self.root,
+            evaluator=self.evaluator,
+            detect=detect_all,
+            profile=ladder,
+            user_memory=memory.user_folder(self._environment),
+        )
 
     def python(self) -> str:
         """The interpreter that has the user's torch: the first that is named or found.

@@ -293,6 +293,15 @@ def create_server(loop: Loop, root: Path) -> MCPServer[App]:
                 fn=partial(file.path.read_text, encoding="utf-8"),
             )
         )
+    server.add_resource(
+        FunctionResource(
+            uri="skill://learned-patterns/SKILL.md",
+            name="learned-patterns",
+            description="What was tried on kernels here, what it gained and what failed. Read it after diagnose.",
+            mime_type="text/markdown",
+            fn=loop.learned_patterns,
+        )
+    )
     server.prompt(name="optimize", title="Optimise a kernel")(optimize)
     return server
 

@@ -294,7 +294,12 @@ async def test_the_whole_loop_runs_over_stdio_with_the_real_evaluator(tmp_path: 
     server = StdioServerParameters(
         command=sys.executable,
         args=["-m", "kopt_mcp", "--root", str(tmp_path)],
-        env={**os.environ, "KOPT_PYTHON": sys.executable, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        env={
+            **os.environ,
+            "KOPT_PYTHON": sys.executable,
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+            "KOPT_MEMORY": "project",
+        },
     )
     wrong = (TINY / "scale.c").read_text(encoding="utf-8").replace("2.0f *", "2.5f *")
     async with Client(server, mode=era) as client:
