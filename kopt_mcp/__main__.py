@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from kopt_mcp import __version__
-from kopt_mcp.devices import describe_as
 from kopt_mcp.errors import KoptError, WorkspaceFailed
-from kopt_mcp.evaluator.client import Watch
 from kopt_mcp.evaluator.records import Evaluation, Job
-from kopt_mcp.profiling import static_profile_json
 from kopt_mcp.project import Project, project_root
+from kopt_mcp.watch import Watch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,7 +92,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     project = _project(options)
     try:
-        create_server(project.loop, project.root).run("stdio")
+        create_server(project).run("stdio")
     finally:
         project.close()
     return 0
@@ -111,7 +109,7 @@ def _call(options: argparse.Namespace) -> int:
         raise WorkspaceFailed(f"the arguments are not JSON: {error}; give an object such as '{{}}'.") from error
     project = _project(options)
     try:
-        text, failed = anyio.run(call_tool, project.loop, project.root, options.tool, arguments)
+        text, failed = anyio.run(call_tool, project, options.tool, arguments)
     finally:
         project.close()
     print(text, file=sys.stderr if failed else sys.stdout)
@@ -194,6 +192,8 @@ def _lines(evaluation: Evaluation) -> list[str]:
 def _detect(options: argparse.Namespace) -> int:
     found: Any
     if options.name is not None:
+        from kopt_mcp.devices import describe_as
+
         found = describe_as(options.name)
     else:
         found = [d.model_dump(mode="json", exclude_none=True) for d in _project(options).devices()]
@@ -202,6 +202,8 @@ def _detect(options: argparse.Namespace) -> int:
 
 
 def _static(options: argparse.Namespace) -> int:
+    from kopt_mcp.profiling import static_profile_json
+
     python = _project(options).python()
     kernels = static_profile_json(options.kernel, options.problem, options.target, python)
     found = {"kernels": [k.model_dump(mode="json") for k in kernels]}

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import yaml
-
 from kopt_mcp.arguments import shown
 from kopt_mcp.errors import InputRefused
 from kopt_mcp.models import Metric, Record
@@ -79,6 +77,8 @@ def read_file(root: Path) -> dict[str, Any]:
     Raises:
         InputRefused: not readable, not YAML, not a mapping, or with an unknown key.
     """
+    import yaml  # late: it is not needed to list the tools
+
     path = root / FILE
     try:
         text = path.read_bytes()[: 2**16].decode()

@@ -10,15 +10,13 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-import whatthepatch
-
 from kopt_mcp.errors import InputRefused
-from kopt_mcp.models import Record
+from kopt_mcp.models import Described
 
 LONGEST_LINE = 300
 
 
-class Edit(Record):
+class Edit(Described):
     """Replace one piece of text, which must be there exactly once."""
 
     search: str
@@ -101,6 +99,8 @@ def _hint(text: str, search: str, count: int) -> str:
 
 def _hunks(diff: str, kernel: str) -> list[tuple[int, list[str], list[str]]]:
     """(line it claims to start at, from 0; old lines; new lines) of each hunk."""
+    import whatthepatch  # late: it is not needed to list the tools
+
     names, text = _tidied(diff)
     if len(names) > 1 or not text:
         what = f"is of {len(names)} files" if len(names) > 1 else "holds no hunk"

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kopt_mcp.errors import Cancelled, DeviceBusy, GuardRefused, KoptError, WorkspaceFailed
-from kopt_mcp.evaluator.client import Watch
+from kopt_mcp.watch import Watch
 
 LOOK_AGAIN_S = 0.2
 

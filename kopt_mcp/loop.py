@@ -18,7 +18,7 @@ from kopt_mcp.diagnosis import diagnose as diagnose_purely
 from kopt_mcp.disk import Disk
 from kopt_mcp.edit import Edit
 from kopt_mcp.errors import GuardRefused, InputRefused, KoptError, WorkspaceFailed
-from kopt_mcp.evaluator.client import Evaluator, Watch
+from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.events import RefusalData
 from kopt_mcp.experiments import Experiments
 from kopt_mcp.lock import Locks
@@ -39,6 +39,7 @@ from kopt_mcp.results import (
 )
 from kopt_mcp.steps import apply_patch, baseline, benchmark, decide, diagnose, log, profile, verify
 from kopt_mcp.steps.call import Call, Compiles, Profiler, Tools
+from kopt_mcp.watch import Watch
 from kopt_mcp.workspace import Candidates, Workspace
 
 D = TypeVar("D", bound=Record)

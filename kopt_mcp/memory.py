@@ -16,12 +16,12 @@ from pydantic import ValidationError
 from kopt_mcp import config, lessons
 from kopt_mcp.disk import Disk, digest
 from kopt_mcp.errors import InputRefused, KoptError
-from kopt_mcp.evaluator.client import Watch
 from kopt_mcp.experiments import Experiments
 from kopt_mcp.lessons import Lesson
 from kopt_mcp.lock import Locks
 from kopt_mcp.models import Bound
 from kopt_mcp.phases import Experiment
+from kopt_mcp.watch import Watch
 
 Scope = Literal["user", "project", "off"]
 VARIABLE = "KOPT_MEMORY"

@@ -7,9 +7,15 @@ second, `_pct` percent. `None` means "not measured", never zero.
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
+from itertools import pairwise
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 Platform = Literal["nvidia", "amd", "cpu"]
 Bound = Literal["memory", "compute", "latency", "balanced", "at_roof", "unclear"]
@@ -18,12 +24,44 @@ Owner = Literal["authored", "vendor", "framework"]
 
 
 class Record(BaseModel):
-    """Immutable, no unknown fields; each field's docstring is its description in the tool's schema."""
+    """Immutable, no unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    # Validators are built when they are first used: a server that is only listed by its client should start at once.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
-class Peak(Record):
+class Described(Record):
+    """A record that is part of a tool's schema: each field's docstring is its description there.
+
+    As pydantic's `use_attribute_docstrings` does it, but when the schema is made and not when the module is imported:
+    finding the source takes a millisecond for each class, and every start would pay for it.
+    """
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for name, text in _field_docstrings(cls).items():
+            properties.get(name, {}).setdefault("description", text)
+        return schema
+
+
+def _field_docstrings(cls: type) -> dict[str, str]:
+    """The string below each annotated field of a class, its bases' included."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not issubclass(base, Described) or base is Described:
+            continue
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, below in pairwise(definition.body):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = inspect.cleandoc(text)
+    return found
+
+
+class Peak(Described):
     """One limit of a device and where the figure comes from."""
 
     value: float
@@ -32,7 +70,7 @@ class Peak(Record):
     confidence: Literal["high", "medium", "low"]
 
 
-class Profiler(Record):
+class Profiler(Described):
     """A profiler on this machine, and whether it may be used."""
 
     name: str
@@ -43,7 +81,7 @@ class Profiler(Record):
     """What to do when it is missing or not allowed."""
 
 
-class Device(Record):
+class Device(Described):
     """One processor that kernels can run on."""
 
     platform: Platform
@@ -153,7 +191,7 @@ class Profile(Record):
     """What the compiler says of the launched kernels; empty where it was not asked or did not answer in time."""
 
 
-class Evidence(Record):
+class Evidence(Described):
     """A number, what it was compared with, and where the threshold comes from."""
 
     metric: str
@@ -162,7 +200,7 @@ class Evidence(Record):
     source: str
 
 
-class Finding(Record):
+class Finding(Described):
     """Something worth acting on besides the bound."""
 
     name: str
@@ -172,7 +210,7 @@ class Finding(Record):
     """An upper estimate from the profiler's rule, where it has one."""
 
 
-class Idea(Record):
+class Idea(Described):
     """A concrete thing to try."""
 
     id: str

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kopt_mcp import config, memory
+from kopt_mcp import config
 from kopt_mcp.evaluator.client import LocalEvaluator
-from kopt_mcp.loop import Loop
 from kopt_mcp.models import Device
-from kopt_mcp.platforms import detect_all
-from kopt_mcp.profiling import Ladder
+
+if TYPE_CHECKING:
+    from kopt_mcp.loop import Loop
 
 
 class Project:
@@ -22,13 +24,22 @@ class Project:
         self.root = root.resolve()
         self._environment = os.environ if environment is None else environment
         self.evaluator = LocalEvaluator(self.python, cache_folder(self._environment))
-        ladder = Ladder(self.evaluator, python=self.python, cache=cache_folder(self._environment))
-        self.loop = Loop(
+
+    @cached_property
+    def loop(self) -> Loop:
+        """The loop on this project."""
+        # Imported late: most of the package hangs on it, and a client waits for the server to start, not for this.
+        from kopt_mcp.loop import Loop
+        from kopt_mcp.memory import user_folder
+        from kopt_mcp.platforms import detect_all
+        from kopt_mcp.profiling import Ladder
+
+        return Loop(
             self.root,
             evaluator=self.evaluator,
             detect=detect_all,
-            profile=ladder,
-            user_memory=memory.user_folder(self._environment),
+            profile=Ladder(self.evaluator, python=self.python, cache=cache_folder(self._environment)),
+            user_memory=user_folder(self._environment),
         )
 
     def python(self) -> str:
@@ -46,6 +57,8 @@ class Project:
 
     def devices(self) -> list[Device]:
         """The machine's devices."""
+        from kopt_mcp.platforms import detect_all
+
         return detect_all()
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from kopt_mcp.evaluator.records import Status
 from kopt_mcp.models import (
     ChangeKind,
     DecisionStatus,
+    Described,
     Device,
     Ending,
     Evidence,
@@ -18,12 +19,11 @@ from kopt_mcp.models import (
     Idea,
     Metric,
     Phase,
-    Record,
     Rung,
 )
 
 
-class WorkloadLine(Record):
+class WorkloadLine(Described):
     """One workload, in short."""
 
     workload: str
@@ -38,7 +38,7 @@ class WorkloadLine(Record):
     """Against the best version, timed beside it."""
 
 
-class StepResult(Record):
+class StepResult(Described):
     """What every answer of a step holds."""
 
     experiment: str
@@ -51,7 +51,7 @@ class StepResult(Record):
     notes: tuple[str, ...] = ()
 
 
-class DetectResult(Record):
+class DetectResult(Described):
     """The processors of this machine, the one first that `gpu: auto` takes."""
 
     devices: tuple[Device, ...]
@@ -193,7 +193,7 @@ class DecideResult(StepResult):
     """The log's last line, once the experiment is over."""
 
 
-class ExperimentLine(Record):
+class ExperimentLine(Described):
     """One experiment, in short."""
 
     experiment: str
@@ -208,7 +208,7 @@ class ExperimentLine(Record):
     ended: Ending | None
 
 
-class LogResult(Record):
+class LogResult(Described):
     """All that an agent needs to go on: the table, the state, what is legal, what is left to try."""
 
     experiments: tuple[ExperimentLine, ...] = ()

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import anyio
 import anyio.from_thread
@@ -30,11 +30,9 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, Field, ValidationError
 
-from kopt_mcp import __version__, config, skills
+from kopt_mcp import __version__, skills
 from kopt_mcp.edit import Edit
 from kopt_mcp.errors import KoptError
-from kopt_mcp.evaluator.client import Watch
-from kopt_mcp.loop import Loop
 from kopt_mcp.models import Metric, Record
 from kopt_mcp.results import (
     BaselineResult,
@@ -47,6 +45,10 @@ from kopt_mcp.results import (
     ProfileResult,
     VerifyResult,
 )
+from kopt_mcp.watch import Watch
+
+if TYPE_CHECKING:
+    from kopt_mcp.loop import Loop
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +87,8 @@ async def ask_for_target(
     can_ask = capabilities is not None and capabilities.elicitation is not None
     if target_value is not None or target_pct_of_peak is not None or not can_ask:
         return Target()
+    from kopt_mcp import config  # late: it is not needed to list the tools
+
     try:
         given = config.read_file(ctx.request_context.lifespan_context.root)
     except KoptError:
@@ -108,17 +112,27 @@ class StrictTool(Tool):
         return await super().run(arguments, context, convert_result)
 
 
-class Tools:
-    """The nine tools on one loop."""
+class Workplace(Protocol):
+    """What the server works on: `kopt_mcp.project.Project`, or a test's."""
 
-    def __init__(self, loop: Loop, root: Path) -> None:
-        self._loop = loop
-        self._root = root
+    @property
+    def root(self) -> Path: ...
+
+    @property
+    def loop(self) -> Loop:
+        """Made at the first call of a tool: a client that only lists the tools does not wait for it."""
+
+
+class Tools:
+    """The nine tools on one project."""
+
+    def __init__(self, place: Workplace) -> None:
+        self._place = place
 
     async def detect_gpu(self, ctx: Context) -> Annotated[CallToolResult, DetectResult]:
         """List the processors of this machine: architecture, memory, caches, clocks, nominal peaks with their source,
         and which profilers may be used. The first one is what `gpu: auto` takes. Read-only; call it first."""
-        return await _run(ctx, lambda watch: self._loop.detect_gpu())
+        return await _run(ctx, lambda watch: self._place.loop.detect_gpu())
 
     async def baseline(
         self,
@@ -144,7 +158,7 @@ class Tools:
             target_value, target_metric = asked.data.target_value, asked.data.target_metric or target_metric
         return await _run(
             ctx,
-            lambda watch: self._loop.baseline(
+            lambda watch: self._place.loop.baseline(
                 kernel_path,
                 test_path=test_path,
                 target_metric=target_metric,
@@ -166,12 +180,12 @@ class Tools:
     ) -> Annotated[CallToolResult, ProfileResult]:
         """Profile the kernel as it stands with the best instrument that may be used here; `rung` names it and `why`
         says why not a better one."""
-        return await _run(ctx, lambda watch: self._loop.profile(experiment, workload, depth, watch=watch))
+        return await _run(ctx, lambda watch: self._place.loop.profile(experiment, workload, depth, watch=watch))
 
     async def diagnose(self, ctx: Context, experiment: Experiment) -> Annotated[CallToolResult, DiagnoseResult]:
         """Say what limits the kernel, with the numbers and thresholds, which tiers and ideas to try first, and which
         skills to read before the next patch."""
-        return await _run(ctx, lambda watch: self._loop.diagnose(experiment, watch=watch))
+        return await _run(ctx, lambda watch: self._place.loop.diagnose(experiment, watch=watch))
 
     async def apply_patch(
         self,
@@ -196,7 +210,7 @@ class Tools:
         working_copy=true. The old version is kept; a change that does not pay is taken back by decide."""
         return await _run(
             ctx,
-            lambda watch: self._loop.apply_patch(
+            lambda watch: self._place.loop.apply_patch(
                 experiment,
                 tier,
                 hypothesis,
@@ -213,11 +227,11 @@ class Tools:
     async def verify(self, ctx: Context, experiment: Experiment) -> Annotated[CallToolResult, VerifyResult]:
         """Check the candidate on secret inputs, other distributions and odd shapes. A wrong one is taken back at once;
         then call decide to record it."""
-        return await _run(ctx, lambda watch: self._loop.verify(experiment, watch=watch))
+        return await _run(ctx, lambda watch: self._place.loop.verify(experiment, watch=watch))
 
     async def benchmark(self, ctx: Context, experiment: Experiment) -> Annotated[CallToolResult, BenchmarkResult]:
         """Time the verified candidate in turns with the best version so far, and check outputs of the timed calls."""
-        return await _run(ctx, lambda watch: self._loop.benchmark(experiment, watch=watch))
+        return await _run(ctx, lambda watch: self._place.loop.benchmark(experiment, watch=watch))
 
     async def decide(
         self,
@@ -233,7 +247,7 @@ class Tools:
         the target is met, the iterations or ideas are used up, or `stop` asks for it. The best kernel is then on disk,
         confirmed in a cold process."""
         return await _run(
-            ctx, lambda watch: self._loop.decide(experiment, keep_reason, stop=stop, reason=reason, watch=watch)
+            ctx, lambda watch: self._place.loop.decide(experiment, keep_reason, stop=stop, reason=reason, watch=watch)
         )
 
     async def log(
@@ -243,7 +257,7 @@ class Tools:
         query: Annotated[str | None, Field(description="Find past iterations by their words.")] = None,
     ) -> Annotated[CallToolResult, LogResult]:
         """Where an experiment stands: its table, and all that is needed to go on after a context loss. Read-only."""
-        return await _run(ctx, lambda watch: self._loop.log(experiment, query))
+        return await _run(ctx, lambda watch: self._place.loop.log(experiment, query))
 
 
 _HINTS: dict[str, tuple[str, bool, bool, bool]] = {
@@ -267,14 +281,14 @@ class App:
     root: Path
 
 
-def create_server(loop: Loop, root: Path) -> MCPServer[App]:
+def create_server(place: Workplace) -> MCPServer[App]:
     """The MCP server for one project."""
 
     @asynccontextmanager
     async def lifespan(_: MCPServer[App]) -> AsyncIterator[App]:
-        yield App(root)
+        yield App(place.root)
 
-    tools = Tools(loop, root)
+    tools = Tools(place)
     server = MCPServer(
         "kopt-mcp",
         title="Kernel optimisation",
@@ -299,7 +313,7 @@ def create_server(loop: Loop, root: Path) -> MCPServer[App]:
             name="learned-patterns",
             description="What was tried on kernels here, what it gained and what failed. Read it after diagnose.",
             mime_type="text/markdown",
-            fn=loop.learned_patterns,
+            fn=lambda: place.loop.learned_patterns(),
         )
     )
     server.prompt(name="optimize", title="Optimise a kernel")(optimize)
@@ -421,9 +435,9 @@ def _explain(tool: str, error: ValidationError, known: list[str]) -> str:
     return " ".join(sentences)
 
 
-async def call_tool(loop: Loop, root: Path, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+async def call_tool(place: Workplace, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
     """Call one tool as a client would; its text, and whether it is an error."""
-    async with Client(create_server(loop, root)) as client:
+    async with Client(create_server(place)) as client:
         if name not in _HINTS:
             return f"there is no tool {name!r}; the tools are {', '.join(_HINTS)}.", True
         result = await client.call_tool(name, arguments)

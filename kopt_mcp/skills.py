@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
-
 from kopt_mcp.errors import WorkspaceFailed
 from kopt_mcp.models import Record
 
@@ -55,6 +53,8 @@ def frontmatter(skill: Path) -> dict[str, str]:
     Raises:
         WorkspaceFailed: there is none, or it lacks one of the two.
     """
+    import yaml  # late: it is not needed to import the server
+
     text = skill.read_text(encoding="utf-8")
     parts = text.split("---\n", 2)
     found = yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0].strip() else None

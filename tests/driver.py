@@ -20,12 +20,13 @@ from typing import Any
 import fakes
 from fakes import FakeEvaluator, WatchedDisk
 
-from kopt_mcp.evaluator.client import LocalEvaluator, Watch
+from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.evaluator.records import Evaluation, Job
 from kopt_mcp.lock import Locks
 from kopt_mcp.loop import Loop
 from kopt_mcp.models import Profile
 from kopt_mcp.results import LogResult
+from kopt_mcp.watch import Watch
 
 DRIVER = Path(__file__)
 

@@ -116,7 +116,7 @@ def evaluate(
     workloads: tuple[str, ...] | None = None,
 ) -> Evaluation:
     """One job on the CPU."""
-    from kopt_mcp.evaluator.client import Watch
+    from kopt_mcp.watch import Watch
 
     file = problem if isinstance(problem, Path) else PROBLEMS / f"{problem}.py"
     job = Job(

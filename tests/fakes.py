@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from kopt_mcp.disk import Disk
-from kopt_mcp.evaluator.client import Watch
 from kopt_mcp.evaluator.records import (
     Ceilings,
     Evaluation,
@@ -38,6 +37,7 @@ from kopt_mcp.lock import Locks
 from kopt_mcp.loop import Loop
 from kopt_mcp.models import Device, Diagnosis, Idea
 from kopt_mcp.results import BaselineResult, DecideResult
+from kopt_mcp.watch import Watch
 
 START_US = 1000.0
 BYTES = 1e8  # 100 GB/s at the start

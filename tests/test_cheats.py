@@ -38,7 +38,7 @@ def test_an_honest_kernel_passes(evaluator: LocalEvaluator, control: Case) -> No
     before = processes()
     result = verdict(evaluator, control)
     assert result.status == "PASSED", result.detail
-    assert not result.notes
+    assert not [note for note in result.notes if "left" in note or "by itself" in note]
     assert not control.faster or (result.ratio is not None and result.ratio.low > FALSE_SPEED)
     assert processes() == before
 

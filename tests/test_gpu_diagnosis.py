@@ -15,11 +15,11 @@ import pytest
 from fakes import FakeEvaluator
 from profiling import H200, Machine, RecordedLaunch, compiled
 
-from kopt_mcp.evaluator.client import Watch
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.records import Evaluation, Job, KernelTime, ProblemInfo, Timing, WorkloadInfo, WorkloadResult
 from kopt_mcp.models import Device, Peak
 from kopt_mcp.platforms.host import Host
+from kopt_mcp.watch import Watch
 
 SCRIPT = Path(__file__).parent / "gpu" / "diagnosis.py"
 RECORDED_BYTES = 2.0 * 32768 * 4096 * 2

@@ -10,11 +10,11 @@ import pytest
 from profiling import DATA, EPYC, H200, MI300X, TRITON, Machine, NoTorchProfiler, RecordedLaunch, ShortKernels, compiled
 
 from kopt_mcp.errors import Cancelled, InputRefused
-from kopt_mcp.evaluator.client import Watch
 from kopt_mcp.models import Profile
 from kopt_mcp.platforms.host import Host, Ran
 from kopt_mcp.platforms.profilers import ncu
 from kopt_mcp.profiling.cpu import parse
+from kopt_mcp.watch import Watch
 
 WIDE = (DATA / "ncu_2025.3_h200_triton_softmax_raw_wide.csv").read_text()
 REFUSED = "ERR_NVGPUCTRPERM"

@@ -11,8 +11,8 @@ import pytest
 from fakes import ticking
 
 from kopt_mcp.errors import Cancelled, DeviceBusy, GuardRefused
-from kopt_mcp.evaluator.client import Watch
 from kopt_mcp.lock import Locks, claimed, runtime_folder
+from kopt_mcp.watch import Watch
 
 
 def locks(folder: Path, bound_s: float = 3.0) -> Locks:
@@ -65,7 +65,7 @@ def test_the_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
     code = """
 import os, sys
 from pathlib import Path
-from kopt_mcp.evaluator.client import Watch
+from kopt_mcp.watch import Watch
 from kopt_mcp.lock import Locks
 Locks(Path(sys.argv[1])).device("GPU-1", "H200", Watch()).__enter__()
 os.kill(os.getpid(), 9)

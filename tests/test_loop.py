@@ -23,11 +23,11 @@ from kopt_mcp.errors import (
     ToolUnavailable,
     WorkspaceFailed,
 )
-from kopt_mcp.evaluator.client import Watch
 from kopt_mcp.evaluator.records import Evaluation, Job, Mutant
 from kopt_mcp.journal import Journal
 from kopt_mcp.models import Profile
 from kopt_mcp.results import StepResult
+from kopt_mcp.watch import Watch
 
 
 def events(project: Project, name: str) -> list[tuple[str, str]]:

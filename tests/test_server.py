@@ -37,7 +37,7 @@ def anyio_backend() -> str:
 
 @asynccontextmanager
 async def client_of(project: Project, era: str = "auto", **options: Any) -> AsyncIterator[Client]:
-    async with Client(create_server(project.loop, project.root), mode=era, **options) as client:
+    async with Client(create_server(project), mode=era, **options) as client:
         yield client
 
 
@@ -272,7 +272,7 @@ async def test_cancelling_a_call_ends_its_work_and_leaves_the_experiment_where_i
         raise Cancelled("the call was cancelled")
 
     project.evaluator.before = hang
-    server = create_server(project.loop, project.root)
+    server = create_server(project)
     async with Client(server) as client:
         async with anyio.create_task_group() as group:
             group.start_soon(client.call_tool, "verify", {"experiment": name})

@@ -14,7 +14,7 @@ from fakes import timing
 from profiling import EPYC, digest
 
 from kopt_mcp.errors import InputRefused, ToolUnavailable
-from kopt_mcp.evaluator.client import LocalEvaluator, Watch
+from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.evaluator.records import Job, WorkloadInfo
 from kopt_mcp.evaluator.target_job import TargetJob
 from kopt_mcp.platforms.host import Host, Ran
@@ -22,6 +22,7 @@ from kopt_mcp.profiling import Ladder, static_profile_json
 from kopt_mcp.profiling.compiler import authored_kernels
 from kopt_mcp.profiling.cpu import loops
 from kopt_mcp.profiling.process import environment, launch, read_answer, read_text, scratch
+from kopt_mcp.watch import Watch
 
 PROBLEM = """
 import torch

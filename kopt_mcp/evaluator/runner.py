@@ -161,7 +161,7 @@ class Candidate:
     def operators(self, message: dict[str, Any]) -> dict[str, Any]:
         """Torch's own operators that compute in one call, whatever names the candidate calls them by."""
         args = self._draw(message).args
-        with _Operators() as seen:
+        with Operators() as seen:
             self._function(*args)
             _synchronise(self.device)
         return {"names": sorted(seen.names)[:20]}
@@ -258,7 +258,7 @@ class Candidate:
         return stored
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the operators that go through torch's dispatcher, those left out that only allocate or look differently."""
 
     def __init__(self) -> None:

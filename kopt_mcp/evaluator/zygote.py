@@ -134,6 +134,11 @@ def _preload(device_kind: str) -> None:
     import torch
     import torch.profiler  # its import is slow, and must not happen inside a sandbox
 
+    from kopt_mcp.evaluator.runner import Operators
+
+    with Operators():
+        torch.ones(1)  # the first operator under such a mode imports a thousand modules
+
     if device_kind == "cuda" and torch.version.cuda:
         try:
             import triton

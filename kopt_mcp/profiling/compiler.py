@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 from kopt_mcp.diagnosis.signals import compiled_facts, compiled_metrics, main_kernel
 from kopt_mcp.errors import InputRefused, KoptError, ToolUnavailable
-from kopt_mcp.evaluator.client import Watch
 from kopt_mcp.evaluator.target_job import TargetJob
 from kopt_mcp.models import Device, Profile, StaticKernel
 from kopt_mcp.profiling.process import launch, read_answer, scratch, told_text
 from kopt_mcp.profiling.request import Launch, Request
 from kopt_mcp.source import is_triton
 from kopt_mcp.static import static_profile
+from kopt_mcp.watch import Watch
 
 DESCRIBE_S = 60.0
 COMPILE_S = 60.0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kopt_mcp.errors import EvaluatorFailed, InputRefused, ToolUnavailable
-from kopt_mcp.evaluator.client import Evaluator, Watch
+from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.evaluator.records import Job, Timing, WorkloadInfo
 from kopt_mcp.models import Device, Profile
 from kopt_mcp.platforms import torch_profile
@@ -23,6 +23,7 @@ from kopt_mcp.profiling.process import read_answer, scratch, told_number
 from kopt_mcp.profiling.request import Launch, Request, artifacts_folder, from_timing
 from kopt_mcp.source import is_triton
 from kopt_mcp.static import static_profile
+from kopt_mcp.watch import Watch
 
 SHORT_US = 50.0
 """Kernels that run longer hide what it costs to launch them: only below is that measured."""

@@ -15,9 +15,9 @@ from typing import Any
 
 from kopt_mcp.errors import Cancelled
 from kopt_mcp.evaluator import sandbox
-from kopt_mcp.evaluator.client import Watch
 from kopt_mcp.evaluator.target_job import ANSWER_FILE
 from kopt_mcp.platforms.host import Failure, Ran
+from kopt_mcp.watch import Watch
 
 KEPT = (
     "PATH",

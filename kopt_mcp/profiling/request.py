@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kopt_mcp.errors import WorkspaceFailed
-from kopt_mcp.evaluator.client import Watch
 from kopt_mcp.evaluator.records import Job, Timing, WorkloadInfo
 from kopt_mcp.evaluator.target_job import TargetJob
 from kopt_mcp.models import Device, Profile
 from kopt_mcp.platforms.host import Ran
+from kopt_mcp.watch import Watch
 
 
 class Launch(Protocol):

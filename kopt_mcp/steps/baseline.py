@@ -11,7 +11,6 @@ from kopt_mcp import config as configuration
 from kopt_mcp import metrics
 from kopt_mcp.config import Config
 from kopt_mcp.errors import InputRefused, ProblemInvalid
-from kopt_mcp.evaluator.client import Watch
 from kopt_mcp.evaluator.records import Evaluation, Mutant, ProblemInfo, WorkloadInfo
 from kopt_mcp.events import BaselineData, Measurement
 from kopt_mcp.models import Device, Metric
@@ -21,6 +20,7 @@ from kopt_mcp.results import BaselineResult
 from kopt_mcp.source import normal_form, shape
 from kopt_mcp.stats import least_gain
 from kopt_mcp.steps.call import Subject, Tools, evaluate, lines, rounded, torch_name, workloads
+from kopt_mcp.watch import Watch
 from kopt_mcp.workspace import Candidates, decode
 
 DERIVED = 0.7

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from kopt_mcp import guards
 from kopt_mcp.errors import Cancelled, DeviceBusy, InputRefused, ProblemInvalid
-from kopt_mcp.evaluator.client import Evaluator, Watch
+from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.evaluator.records import Evaluation, Job, ProblemInfo, Timing, WorkloadInfo, WorkloadResult
 from kopt_mcp.events import BaselineData
 from kopt_mcp.lock import Locks
@@ -19,6 +19,7 @@ from kopt_mcp.metrics import chosen, gain_pct, value
 from kopt_mcp.models import Device, Diagnosis, Metric, Profile
 from kopt_mcp.phases import Experiment
 from kopt_mcp.results import WorkloadLine
+from kopt_mcp.watch import Watch
 from kopt_mcp.workspace import Candidates, Workspace
 
 Kind = Literal["verify", "benchmark", "confirm"]

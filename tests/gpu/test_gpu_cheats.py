@@ -70,7 +70,8 @@ class Evaluating:
 
     def __init__(self, folder: Path) -> None:
         try:
-            from kopt_mcp.evaluator.client import LocalEvaluator, Watch
+            from kopt_mcp.evaluator.client import LocalEvaluator
+            from kopt_mcp.watch import Watch
         except ImportError:
             from kopt_mcp.evaluator.harness import Harness
 
