@@ -42,7 +42,7 @@ class Claiming:
             return {}
         if op == "fetch":
             return {"outputs": [fields["seed"]], "print": []}
-        x = draw(self.case.inputs, self.case.literals, fields["seed"], "cpu").args[0]
+        x = draw(self.case.inputs, self.case.literals, fields["seed"], "cpu", fields["distribution"]).args[0]
         self.kept[fields["seed"]] = self.function(x)
         prints = fingerprint([self.kept[fields["seed"]]])
         return {"us": self.us, "host_us": self.us, "tail_us": self.tail_us, "print": prints}
@@ -145,6 +145,13 @@ def test_a_gain_that_the_clock_outside_does_not_see_is_suspect() -> None:
     with pytest.raises(Fault, match=r"3900\.0 us cannot be seen from outside") as caught:
         work.finish()
     assert caught.value.status == "SUSPECT"
+
+
+def test_a_kernel_that_takes_a_short_cut_in_timed_calls_is_wrong_on_other_values() -> None:
+    unsafe = Claiming(5.0, lambda x: x.exp() / x.exp().sum(dim=-1, keepdim=True))
+    with pytest.raises(Fault, match="the output of a timed call is wrong"):
+        for _ in range(20):  # each draws its distributions anew; most of them overflow or not, one by one
+            timed(unsafe, Claiming(10.0))
 
 
 def test_workloads_are_combined_by_their_geometric_mean() -> None:

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-EXPECTED = ("CHEATED", "SUSPECT")
+EXPECTED = ("CHEATED", "SUSPECT", "INCORRECT_NUMERICAL")
 TIMED = True
 
 
