@@ -131,14 +131,16 @@ def _serve(sock: socket.socket, device_kind: str) -> None:
 
 def _preload(device_kind: str) -> None:
     """Import what every runner needs. Triton only for a GPU: on a CPU its interpreter must be chosen before import."""
+    if device_kind == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"  # torch imports Triton below, which decides at its import
     import torch
     import torch.profiler  # its import is slow, and must not happen inside a sandbox
 
-    from kopt_mcp.evaluator.runner import Operators
+    if device_kind == "cpu":  # for a GPU not: should one of them ask for devices, no fork could use CUDA any more
+        from kopt_mcp.evaluator.runner import Operators
 
-    with Operators():
-        torch.ones(1)  # the first operator under such a mode imports a thousand modules
-
+        with Operators():
+            torch.ones(1)  # the first operator under such a mode imports a thousand modules
     if device_kind == "cuda" and torch.version.cuda:
         try:
             import triton
