@@ -15,8 +15,6 @@ def _stolen():
         os.path.expanduser("~root"),
         "/home",
         "/root",
-        "/work",
-        "/workspace",
         "/tmp",
         "/var/tmp",
         "/mnt",
