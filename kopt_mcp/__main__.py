@@ -6,13 +6,13 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from kopt_mcp import __version__
-from kopt_mcp.errors import KoptError, WorkspaceFailed
+from kopt_mcp.errors import KoptError, ToolUnavailable, WorkspaceFailed
 from kopt_mcp.evaluator.records import Evaluation, Job
 from kopt_mcp.project import Project, project_root
 from kopt_mcp.watch import Watch
@@ -150,11 +150,10 @@ def _run_evaluation(project: Project, options: argparse.Namespace) -> Evaluation
     kernel, kernel_sha = _file(options.kernel)
     device = options.device or ("cuda:0" if project.devices()[0].platform != "cpu" else "cpu")
     watch = Watch(lambda fraction, text: print(f"  {text}", file=sys.stderr))
-    job = Job("verify", problem, problem_sha, kernel, kernel_sha, device)
-    evaluation = project.evaluator.evaluate(job, watch)
-    if evaluation.status != "PASSED" or options.against is None:
+    incumbent, incumbent_sha = _file(options.against) if options.against else (None, None)
+    evaluation = project.evaluator.evaluate(Job("verify", problem, problem_sha, kernel, kernel_sha, device), watch)
+    if evaluation.status != "PASSED":
         return evaluation
-    against, against_sha = _file(options.against)
     timed = Job(
         "benchmark",
         problem,
@@ -162,10 +161,13 @@ def _run_evaluation(project: Project, options: argparse.Namespace) -> Evaluation
         kernel,
         kernel_sha,
         device,
-        incumbent=against,
-        incumbent_sha256=against_sha,
+        incumbent=incumbent,
+        incumbent_sha256=incumbent_sha,
     )
-    return project.evaluator.evaluate(timed, watch)
+    try:
+        return project.evaluator.evaluate(timed, watch)
+    except ToolUnavailable as reason:  # right, and not to be timed here
+        return replace(evaluation, notes=(*evaluation.notes, str(reason)))
 
 
 def _file(path: Path) -> tuple[str, str]:

@@ -127,7 +127,7 @@ def static_profile_json(
             digest = hashlib.sha256(problem.read_bytes()).hexdigest()
         except OSError as error:
             raise InputRefused(f"{problem} cannot be read: {error.strerror}. Give the path of a test file.") from error
-        job = TargetJob("arguments", str(problem), digest, "cuda:0", workload=workload, timeout_s=DESCRIBE_S)
+        job = TargetJob("arguments", str(problem.resolve()), digest, "cuda:0", workload=workload, timeout_s=DESCRIBE_S)
         entry, arguments = described_arguments(job, python, launch, Watch())
     return static_profile(kernel, entry=entry, arguments=arguments, target=target, python=python, timeout_s=timeout_s)
 
