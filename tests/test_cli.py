@@ -1,0 +1,93 @@
+"""The command line does what its help and the README say."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from kopt_mcp import __version__
+from kopt_mcp.__main__ import main
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = Path(__file__).parent / "data" / "tiny"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
+    """Run a command in this process; returns exit status, standard output and standard error."""
+    monkeypatch.setenv("KOPT_PYTHON", sys.executable)
+    monkeypatch.setenv("KOPT_MEMORY", "project")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def command(*words: str) -> tuple[int, str, str]:
+        try:
+            status = main(list(words))
+        except SystemExit as exit_:
+            status = int(exit_.code or 0)
+        out = capsys.readouterr()
+        return status, out.out, out.err
+
+    return command
+
+
+def test_the_version_is_the_packages(run) -> None:  # type: ignore[no-untyped-def]
+    assert run("--version") == (0, f"kopt-mcp {__version__}\n", "")
+
+
+def test_every_command_has_help(run) -> None:  # type: ignore[no-untyped-def]
+    status, out, _ = run("--help")
+    commands = re.findall(r"^    (\S+)(?: {2,}|$)", out, re.MULTILINE)
+    assert status == 0
+    assert {"serve", "call", "log", "evaluate", "detect-gpu", "static-profile"} <= set(commands)
+    assert all(run(command, "--help")[0] == 0 for command in commands)
+
+
+def test_a_name_that_is_not_known_gives_no_peak(run) -> None:  # type: ignore[no-untyped-def]
+    status, out, _ = run("detect-gpu", "--as", "NVIDIA H2000", "--json")
+    assert (status, json.loads(out)["peak_gbps"]) == (0, None)
+    assert json.loads(run("detect-gpu", "--as", "NVIDIA H200", "--json")[1])["peak_gbps"] == 4800.0
+
+
+def test_a_tool_called_from_a_shell_answers_or_refuses_as_over_mcp(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    status, out, _ = run("--root", str(tmp_path), "call", "log")
+    assert (status, json.loads(out)["experiments"]) == (0, [])
+    status, out, err = run("--root", str(tmp_path), "call", "baseline", '{"kernel_path": "no.py"}')
+    assert (status, out) == (1, "")
+    assert err == "kernel_path 'no.py' does not exist in the project; check the path.\n"
+    assert run("--root", str(tmp_path), "call", "optimise")[2].startswith("there is no tool 'optimise'; the tools are")
+    assert run("--root", str(tmp_path), "call", "log", "{")[2].startswith("the arguments are not JSON:")
+
+
+def test_evaluate_exits_with_zero_only_for_a_kernel_that_is_right(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    problem = str(TINY / "test_scale.py")
+    status, out, _ = run("evaluate", str(TINY / "scale.c"), "--problem", problem, "--device", "cpu", "--json")
+    evaluation = json.loads(out.splitlines()[-1])
+    assert (status, evaluation["status"]) == (0, "PASSED")
+    assert evaluation["workloads"][0]["timing"]["latency_us"] > 0
+    wrong = tmp_path / "scale.c"
+    wrong.write_text((TINY / "scale.c").read_text().replace("2.0f *", "2.5f *"))
+    status, out, _ = run("evaluate", str(wrong), "--problem", problem, "--device", "cpu")
+    assert status == 1
+    assert out.startswith("INCORRECT_NUMERICAL:")
+
+
+def test_the_finished_experiments_replay(run) -> None:  # type: ignore[no-untyped-def]
+    status, out, _ = run("--root", str(ROOT), "log")
+    assert status == 0
+    assert "softmax-h200-2: 1748.9 -> 4203.2 gbps, target 3800, TARGET_MET" in out.splitlines()
+    assert "target met." in run("--root", str(ROOT), "log", "softmax-h200-2")[1]
+
+
+def test_every_kopt_command_of_the_readme_is_one_that_exists(run) -> None:  # type: ignore[no-untyped-def]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^    (kopt-mcp[^#\n]*)", text, re.MULTILINE)
+    assert len(lines) >= 6
+    for line in lines:
+        words = shlex.split(line)[1:]
+        command = [w for w in words if not w.startswith("-")][:1]
+        assert run(*command, "--help")[0] == 0, line
