@@ -9,13 +9,23 @@ from pathlib import Path
 import fakes
 import pytest
 from fakes import Project
+from overmcp import OverMcp
 
 from kopt_mcp import guards
 from kopt_mcp.disk import digest
-from kopt_mcp.errors import GuardRefused
+from kopt_mcp.errors import GuardRefused, InputRefused
 from kopt_mcp.evaluator.records import ProblemInfo
 from kopt_mcp.journal import Journal
 from kopt_mcp.models import Device
+
+
+@pytest.fixture(params=["loop", "mcp"])
+def project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
+    """Every rule is tried twice: on the loop, and as an MCP client sees it, word for word."""
+    project = Project(tmp_path / "project")
+    if request.param == "mcp":
+        project.loop = OverMcp(project.loop, project.root)  # type: ignore[assignment]
+    return project
 
 
 def refusal(project: Project, tool: str, name: str, **arguments: object) -> str:
@@ -208,8 +218,10 @@ def test_a_patch_that_changes_nothing_is_refused(project: Project, text: str, wo
 def test_an_unknown_experiment_is_refused_and_creates_nothing(project: Project, name: str) -> None:
     project.baseline()
     before = sorted(project.root.rglob("*"))
+    # What could be a path does not even get past the tool's schema.
+    words = r"is not known; there are softmax-h200-1; call baseline to start one|: experiment is .*; correct it\."
     for call in (lambda: project.loop.verify(name), lambda: project.loop.log(name)):
-        with pytest.raises(GuardRefused, match=r"is not known; there are softmax-h200-1; call baseline to start one"):
+        with pytest.raises((GuardRefused, InputRefused), match=words):
             call()
     assert sorted(project.root.rglob("*")) == before
     assert project.loop.diagnose("softmax-h200-1").phase == "diagnosed"
