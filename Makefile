@@ -17,7 +17,7 @@ demo: $(STAMP)
 	$(BIN)/python examples/scripted_client.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 check: $(STAMP)
 	$(BIN)/ruff check .
