@@ -14,12 +14,11 @@ import torch
 from kopt_mcp.evaluator.records import Ceilings
 from kopt_mcp.evaluator.timing import clock_for
 
-_ROUNDS = 5
-_REPEATS = 7
+_ROUNDS, _REPEATS = {"cpu": 3, "cuda": 5}, {"cpu": 5, "cuda": 7}
 
 
 def measure(device: str, cache_bytes: int, name: str) -> Ceilings:
-    """Copy, triad and matrix products per dtype; about two seconds on a GPU, a few on a CPU."""
+    """Copy, triad and matrix products per dtype; about two seconds."""
     copy_gbps, triad_gbps = _bandwidths(device, cache_bytes)
     size = 1024 if device == "cpu" else 8192
     rates = {key: _matmul_tflops(device, cache_bytes, dtype, how, size) for key, dtype, how in _matmul_kinds(device)}
@@ -33,7 +32,10 @@ def measure(device: str, cache_bytes: int, name: str) -> Ceilings:
 
 def _bandwidths(device: str, cache_bytes: int) -> tuple[float, float]:
     """Copy (two streams) and triad (three streams) over arrays that no cache holds, in GB/s."""
-    count = 32 << 20 if device == "cpu" else min(1 << 30, torch.cuda.mem_get_info()[0] // 4 // 4)
+    if device == "cpu":
+        count = min(max(64 << 20, 2 * cache_bytes), 512 << 20) // 4
+    else:
+        count = min(1 << 30, torch.cuda.mem_get_info()[0] // 4 // 4)
     a, b, c = (torch.rand(count, dtype=torch.float32, device=device) for _ in range(3))
     copy_us = _fastest(device, cache_bytes, lambda: a.copy_(b))
     triad_us = _fastest(device, cache_bytes, lambda: torch.add(b, c, alpha=1.5, out=a))
@@ -67,10 +69,11 @@ def _matmul_tflops(device: str, cache_bytes: int, dtype: torch.dtype, precision:
 def _fastest(device: str, cache_bytes: int, call: Callable[[], Any]) -> float:
     """Smallest median over the rounds, in microseconds."""
     clock = clock_for(device, cache_bytes)
-    empty_us = clock.empty_us
+    empty_us, repeats = clock.empty_us, _REPEATS[device]
     call()
     medians = []
-    for _ in range(_ROUNDS):
-        times = sorted(clock.sample(call, 100.0, warm=False)[1].us for _ in range(_REPEATS))
-        medians.append(times[_REPEATS // 2] - empty_us)
+    for _ in range(_ROUNDS[device]):
+        # On a CPU the arrays are larger than any cache: there is nothing to evict.
+        times = sorted(clock.sample(call, 100.0, warm=device == "cpu")[1].us for _ in range(repeats))
+        medians.append(times[repeats // 2] - empty_us)
     return min(medians)
