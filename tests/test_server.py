@@ -301,19 +301,29 @@ async def test_the_whole_loop_runs_over_stdio_with_the_real_evaluator(tmp_path: 
             "KOPT_MEMORY": "project",
         },
     )
-    wrong = (TINY / "scale.c").read_text(encoding="utf-8").replace("2.0f *", "2.5f *")
+    text = (TINY / "scale.c").read_text(encoding="utf-8")
+    wrong, right = text.replace("2.0f *", "2.5f *"), text.replace("2.0f * in0[i]", "in0[i] + in0[i]")
     async with Client(server, mode=era) as client:
         target = {"target_metric": "latency_us", "target_value": 1.0, "gpu": "cpu"}
         begun = said(await client.call_tool("baseline", {"kernel_path": "scale.c", **target}))
         handle = {"experiment": begun["experiment"]}
+        profiled = said(await client.call_tool("profile", handle))
+        assert profiled["metrics"]["latency_us"] > 0
         said(await client.call_tool("diagnose", handle))
-        patch = {"tier": 1, "hypothesis": "a larger factor", "content": wrong}
+        patch = {"tier": 3, "hypothesis": "a larger factor", "content": wrong}
         said(await client.call_tool("apply_patch", {**handle, **patch}))
         verified = said(await client.call_tool("verify", handle))
         assert (verified["correct"], verified["status"]) == (False, "INCORRECT_NUMERICAL")
+        assert said(await client.call_tool("decide", handle))["status"] == "FAILED"
+        patch = {"tier": 3, "hypothesis": "an addition for a product", "content": right}
+        said(await client.call_tool("apply_patch", {**handle, **patch}))
+        assert said(await client.call_tool("verify", handle))["correct"] is True
+        timed = said(await client.call_tool("benchmark", handle))
+        assert timed["status"] in ("PASSED", "INCONCLUSIVE")
+        decided = said(await client.call_tool("decide", handle))
+        assert decided["status"] in ("IMPROVED", "NEUTRAL", "REGRESSED")
         decided = said(await client.call_tool("decide", {**handle, "stop": True, "reason": "the test is over"}))
-        assert decided["ended"] == "STOPPED"
-    assert (tmp_path / "scale.c").read_bytes() == (TINY / "scale.c").read_bytes()
+        assert (decided["ended"], decided["confirmed"]) == ("STOPPED", True)
     assert "FAIL" in (tmp_path / "experiments" / "README.md").read_text(encoding="utf-8")
 
 
