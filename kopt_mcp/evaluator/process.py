@@ -461,6 +461,7 @@ _ANSWERS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "warm": {"us": lambda v: isinstance(v, list) and bool(v) and all(map(_is_number, v))},
     "fetch": {"outputs": lambda v: isinstance(v, list), "print": _is_sums},
     "profile": {"kernels": _is_kernels},
+    "prepare": {},
     "operators": {"names": lambda v: isinstance(v, list) and len(v) <= 20},
 }
 """What an answer must hold, by request: a field that is missing or of another kind is a lie, not a failure of ours."""

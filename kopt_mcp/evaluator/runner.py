@@ -65,6 +65,7 @@ class Candidate:
         self._outputs: list[dict[str, Any]] = []
         self._kept: dict[int, list[torch.Tensor]] = {}
         self._pinned = 0
+        self._prepared: dict[int, Any] = {}
         self._previous: list[Guarded] = []
         self._function: Callable[..., Any]
 
@@ -118,12 +119,22 @@ class Candidate:
         violations = [*self._watched(inputs, before), *_state_changes(state)]
         return {"outputs": self._store(outputs), "violations": violations}
 
+    def prepare(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Draw the inputs of the next timed call, so that the harness can evict the caches before it."""
+        self._prepared = {message["seed"]: self._watch(message)}
+        return {}
+
+    def _watch(self, message: dict[str, Any]) -> tuple[Guarded, list[torch.Tensor], list[int], dict[str, Any]]:
+        """Inputs, those that must not change, their fingerprint, and the global state."""
+        inputs = self._draw(message)
+        watched = [t for i, t in enumerate(inputs.args) if isinstance(t, torch.Tensor) and i not in self._mutates]
+        return inputs, watched, fingerprint(watched), _global_state()
+
     def sample(self, message: dict[str, Any]) -> dict[str, Any]:
         """One timed call on fresh values, its output kept for the harness to ask for, and fingerprinted at once."""
-        inputs = self._draw(message)
+        prepared = self._prepared.pop(message["seed"], None)
+        inputs, watched, before, state = prepared or self._watch(message)
         args = inputs.args
-        watched = [t for i, t in enumerate(args) if isinstance(t, torch.Tensor) and i not in self._mutates]
-        before, state = fingerprint(watched), _global_state()
         kept, sample = self._clock.sample(
             lambda: self._function(*args),
             message["spin_us"],

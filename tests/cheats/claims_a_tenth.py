@@ -7,7 +7,6 @@ import torch
 
 EXPECTED = ("CHEATED", "SUSPECT")
 TIMED = True
-OPEN = "a claim is bounded by the clock around the whole request, whose noise hides a millisecond"
 
 
 _timing = sys.modules["kopt_mcp.evaluator.timing"]

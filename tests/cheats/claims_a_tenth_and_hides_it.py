@@ -7,7 +7,6 @@ import torch
 
 EXPECTED = ("CHEATED", "SUSPECT")
 TIMED = True
-OPEN = "the eviction runs in the runner, and what it saves there hides what the claim leaves out"
 
 
 _timing = sys.modules["kopt_mcp.evaluator.timing"]

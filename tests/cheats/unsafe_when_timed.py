@@ -6,7 +6,6 @@ import torch
 
 EXPECTED = ("INCORRECT_NUMERICAL", "CHEATED", "SUSPECT")
 TIMED = True
-OPEN = "timed calls see ordinary values only"
 
 
 def softmax(x):

@@ -4,9 +4,8 @@ import sys
 
 import torch
 
-EXPECTED = ("CHEATED", "SUSPECT")
+EXPECTED = ("CHEATED", "SUSPECT", "PASSED")  # the harness evicts: there is nothing left to hide in
 TIMED = True
-OPEN = "a claim is bounded by the clock around the whole request, whose noise hides a millisecond"
 
 
 def honest(x):

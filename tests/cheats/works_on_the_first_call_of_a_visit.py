@@ -6,7 +6,6 @@ import torch
 
 EXPECTED = ("INCORRECT_NUMERICAL", "CHEATED")
 TIMED = True
-OPEN = "only a fifth of the visits is looked at, so one in three such kernels gets through"
 
 
 def honest(x):
