@@ -9,6 +9,9 @@ import pytest
 from fakes import Project
 from hypothesis import HealthCheck, settings
 
+# Tests run on every core at once: a second thread in each would only wait, and OpenMP waits by spinning.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 settings.register_profile(
     "kopt",
     max_examples=int(os.environ.get("KOPT_SEQUENCES", "200")),

@@ -310,8 +310,8 @@ def fingerprint(tensors: list[torch.Tensor]) -> list[int]:
     sums = []
     for tensor in tensors:
         flat = tensor.detach().contiguous().flatten().view(torch.uint8)
-        words = flat.view(torch.int32) if flat.numel() % 4 == 0 else flat
-        sums += [int(words.sum(dtype=torch.int64)), int(words[::3].sum(dtype=torch.int64))]
+        words = flat.view(torch.int64) if flat.numel() % 8 == 0 else flat.to(torch.int64)
+        sums += [int(words.sum()), int(words[::3].sum())]
     return sums
 
 
