@@ -274,7 +274,7 @@ class WorkloadBench:
             return
         # Low quantiles: a busy machine only ever adds to what is not seen.
         hidden = stats.quantile(candidate.unseen, 0.1) - stats.quantile(incumbent.unseen, 0.1)
-        noise = 2 * (_low_spread(candidate.unseen) + _low_spread(incumbent.unseen)) + 50.0
+        noise = 50.0 + 2 * sum(_low_spread(arm.unseen) + _spread(arm.unseen) for arm in (candidate, incumbent))
         if hidden > max(noise, (1 - _VISIBLE_SHARE) * gain):
             text = f"a gain of {gain:.1f} us a call is claimed, of which {hidden:.1f} us cannot be seen from outside"
             raise self._fault(candidate, "SUSPECT", text)
@@ -349,6 +349,12 @@ def _beyond(ends: tuple[float, float], bar: float) -> bool:
 
 def _seed() -> int:
     return 1 + secrets.randbits(40)
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Median absolute deviation: large on a busy machine, where an honest kernel must not be suspected."""
+    middle = stats.median(values)
+    return stats.median([abs(v - middle) for v in values])
 
 
 def _low_spread(values: Sequence[float]) -> float:
