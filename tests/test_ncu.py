@@ -268,6 +268,19 @@ def test_the_cause_is_named_before_its_consequence() -> None:
     assert found.kind == "permission"
 
 
+def test_the_real_output_of_a_run_that_profiled_nothing_is_a_failure_although_ncu_exited_0() -> None:
+    found = ncu.failure((DATA / "ncu_2025.3_h200_no_kernels.txt").read_text())
+    assert found is not None
+    assert (found.kind, "1. softmax_kernel" in found.remedy) == ("no_kernels", True)
+
+
+def test_the_real_output_for_an_unknown_metric_is_no_failure_and_its_value_is_null() -> None:
+    output = (DATA / "ncu_2025.3_h200_unknown_metric.txt").read_text()
+    (result,) = parse(output)
+    assert ncu.failure(output) is None
+    assert result.values == {"gpu__time_duration.sum": 128704.0, "sm__no_such_metric.sum": None}
+
+
 def test_where_no_kernel_was_profiled_those_that_ncu_saw_are_named() -> None:
     output = "==WARNING== No kernels were profiled.\nAvailable Kernels:\n  1. fill_kernel\n  2. row_sum\n"
     found = ncu.failure(output)
