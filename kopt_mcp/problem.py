@@ -176,6 +176,12 @@ class Problem:
     """Inputs (by position) that the kernel updates in place; they are outputs too, ahead of what it returns."""
     comparisons: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """Other implementations to time beside the kernel: `{"torch": ..., "torch.compile": ...}`."""
+    adapter: str = ""
+    """How a candidate is called that is no function of these inputs: a module of `kopt_mcp.problems.adapters`."""
+    adapter_spec: Mapping[str, Any] = field(default_factory=dict)
+    """What the adapter is told, as JSON."""
+    kernel: str = ""
+    """Path of the kernel that the command line takes by default; empty: looked for beside the problem file."""
 
     def __post_init__(self) -> None:
         if not self.entry:

@@ -158,7 +158,9 @@ def _speedup(problem: Problem, timed: list[WorkloadResult], device: str, harness
 
 
 def default_kernel(problem: Problem) -> Path:
-    """The kernel that lies beside the problem file: a template, or a file named like the entry."""
+    """The problem's own kernel, or the one beside the problem file: a template, or a file named like the entry."""
+    if problem.kernel:
+        return Path(problem.kernel)
     folder = Path(inspect.getfile(problem.inputs)).resolve().parent
     names = ["triton_template.py", *(f"{problem.entry}{s}" for s in (".py", ".c", ".cpp", ".cu", ".hip"))]
     if problem.name.endswith("-backward"):

@@ -1,0 +1,163 @@
+"""Read other people's files without running them, and say what is wrong with them: file, field, what was expected.
+
+Standard library only. Whatever a file holds, the worst that comes of reading it is a `ProblemError`.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import stat
+import warnings
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kopt_mcp.problem import ProblemError
+
+LARGEST = 1 << 20
+"""Bytes of a Python or YAML file; tasks that people write by hand have a hundredth of it."""
+LARGEST_DATA = 64 << 20
+"""Bytes of a JSON file, which a program may have written."""
+_KINDS = {
+    "str": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "list": "a list",
+    "dict": "an object",
+}
+_T = TypeVar("_T")
+
+
+def bytes_of(path: Path, most: int = LARGEST_DATA) -> bytes:
+    """A regular file's content.
+
+    Raises:
+        ProblemError: it is missing, is no regular file (a pipe would block for ever), or is larger than `most`.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ProblemError(f"{path.name} is not a regular file; name the file itself.")
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ProblemError(f"{path.name} cannot be read: {reason}; check the path.") from error
+    if len(data) > most:
+        raise ProblemError(f"{path.name} has more than {most} bytes; expected a task that somebody wrote.")
+    return data
+
+
+def text_of(path: Path, most: int = LARGEST) -> str:
+    """A file's text, without a byte order mark.
+
+    Raises:
+        ProblemError: see `bytes_of`; or it is not UTF-8.
+    """
+    data = bytes_of(path, most)
+    if b"\0" in data:
+        raise ProblemError(f"{path.name} is binary (it holds a zero byte); expected text.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ProblemError(f"{path.name} is not UTF-8 at byte {error.start}; save it as UTF-8.") from error
+
+
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a Python file; nothing of it runs.
+
+    Raises:
+        ProblemError: see `text_of`; or it does not parse.
+    """
+    text = text_of(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # the author's style is not our business
+            return ast.parse(text)
+    except SyntaxError as error:
+        line = (error.text or "").strip()[:120]
+        raise ProblemError(f"{path.name} line {error.lineno} does not parse: {line!r}: {error.msg}.") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ProblemError(f"{path.name} does not parse: {error or 'nested too deeply'}.") from error
+
+
+def json_of(path: Path, text: str | None = None) -> Any:
+    """The value of a JSON file, or of `text`, which is one line of it; two fields of one name are refused.
+
+    Raises:
+        ProblemError: see `text_of`; or it is not JSON.
+    """
+    try:
+        return json.loads(
+            text_of(path, LARGEST_DATA) if text is None else text, object_pairs_hook=_once, parse_constant=_no_constant
+        )
+    except ProblemError as error:
+        raise ProblemError(f"{path.name}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        shown = " ".join(str(error).split())[:200] or "nested too deeply"
+        raise ProblemError(f"{path.name} is not JSON: {shown}.") from error
+
+
+def field(holder: Mapping[str, Any], name: str, kind: type[_T], where: str) -> _T:
+    """The value of a field that must be there and of a kind; `where` names the file, and the place in it.
+
+    Raises:
+        ProblemError: it is missing, or of another kind. A bool is no int, an int is a float.
+    """
+    if name not in holder:
+        raise ProblemError(f"{where} has no field {name!r}; expected {_named(kind)}; there are {sorted(holder)[:12]}.")
+    value: Any = holder[name]
+    if kind is float and type(value) is int:
+        value = float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ProblemError(f"{where}: field {name!r} is {repr(value)[:80]}; expected {_named(kind)}.")
+    return value
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, in hex.
+
+    Raises:
+        ProblemError: see `bytes_of`.
+    """
+    return sha256(bytes_of(path)).hexdigest()
+
+
+def defined(tree: ast.Module) -> dict[str, ast.stmt]:
+    """What a module defines at its top: functions, classes and assigned names, the last of a name."""
+    found: dict[str, ast.stmt] = {}
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found[node.name] = node
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id: node for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def constant(node: ast.stmt | None) -> Any:
+    """The value of an assignment of literals, such as `KERNEL_TYPE = "softmax"`; None where it is anything else."""
+    value = getattr(node, "value", None)
+    try:
+        return ast.literal_eval(value) if isinstance(value, ast.expr) else None
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise ProblemError(f"the field {double!r} is given twice; give it once.")
+    return made
+
+
+def _no_constant(name: str) -> Any:
+    raise ProblemError(f"{name} is not JSON; give a number.")
+
+
+def _named(kind: type) -> str:
+    return _KINDS.get(kind.__name__, kind.__name__)
