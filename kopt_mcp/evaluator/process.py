@@ -244,6 +244,8 @@ class CandidateProcess:
             alone=False,
             source=self._name,
             entry=self._problem.entry,
+            adapter=self._problem.adapter,
+            adapter_spec=dict(self._problem.adapter_spec),
             device=self._place.device,
             arguments=list(self._problem.arguments),
             mutates=list(self._problem.mutates),

@@ -26,6 +26,9 @@ from kopt_mcp.evaluator.channel import Channel, ChannelClosed
 from kopt_mcp.evaluator.inputs import Guarded, draw
 from kopt_mcp.evaluator.timing import clock_for
 from kopt_mcp.problem import Spec
+from kopt_mcp.problems import adapters
+
+adapters.preload()
 
 _M_PERTURB, _M_MMAP_MAX, _M_TRIM_THRESHOLD = -6, -4, -1
 """Parameters of glibc's mallopt: fill allocated memory with a byte, so that unwritten outputs show; take large blocks
@@ -55,6 +58,8 @@ class Candidate:
     def __init__(self, job: dict[str, Any], shared: mmap.mmap) -> None:
         self.device: str = job["device"]
         self._entry: str = job["entry"]
+        self._adapter: str = job.get("adapter", "")
+        self._adapter_spec: dict[str, Any] = {**job.get("adapter_spec", {}), "device": self.device}
         self._arguments: list[str] = job["arguments"]
         self._mutates: list[int] = job["mutates"]
         self._shared = shared
@@ -73,7 +78,7 @@ class Candidate:
         """Import or build the candidate, with everything of our own that starts slowly started before."""
         self._prime()
         if source.suffix == ".py":
-            self._function = _import(source, self._entry)
+            self._function = imported(source, self._entry, self._adapter, self._adapter_spec)
             return
         library = native.build(source, Path.cwd(), build_timeout_s)
         self._call_native = native.bind(library, self._entry, self._arguments, self.device != "cpu")
@@ -374,13 +379,16 @@ def serve(channel: Channel, shared_fd: int, isolation: dict[str, str]) -> None:
         channel.send({"op": message["op"], **reply})
 
 
-def _import(source: Path, entry: str) -> Callable[..., Any]:
+def imported(source: Path, entry: str, adapter: str, adapter_spec: dict[str, Any]) -> Callable[..., Any]:
+    """The function of a Python candidate that takes the problem's inputs."""
     spec = importlib.util.spec_from_file_location(source.stem, source)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[source.stem] = module
     spec.loader.exec_module(module)
+    if adapter:
+        return adapters.entry(adapter, module, adapter_spec)
     function = getattr(module, entry, None)
     if not callable(function):
         raise native.BuildError(f"the kernel file defines no function {entry!r}, which the problem calls")

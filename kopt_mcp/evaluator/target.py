@@ -9,7 +9,6 @@ runner is in force; ncu and rocprofv3 need files and sockets outside of it, ther
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import json
 import os
 import re
@@ -29,6 +28,7 @@ from kopt_mcp.evaluator import native, sandbox
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.inputs import draw
 from kopt_mcp.evaluator.reference import outputs_of
+from kopt_mcp.evaluator.runner import imported
 from kopt_mcp.evaluator.target_job import ANSWER_FILE, TargetJob, read_job
 from kopt_mcp.problem import Case, Problem, Spec
 
@@ -105,7 +105,7 @@ def load(
 ) -> Callable[..., Any]:
     """The candidate's entry; a C function is given outputs shaped like the reference's."""
     if source.suffix == ".py":
-        return _imported(source, problem.entry)
+        return imported(source, problem.entry, problem.adapter, {**problem.adapter_spec, "device": kind})
     library = native.build(source, source.parent, timeout_s)
     function = native.bind(library, problem.entry, problem.arguments, kind != "cpu")
     expected = outputs_of(problem, problem.reference, [_copied(a) for a in arguments], problem.precision)
@@ -243,16 +243,6 @@ def _copy_of(job: TargetJob, folder: Path) -> Path:
     source = folder / f"kernel{Path(job.candidate).suffix}"
     source.write_bytes(_content(job.candidate, job.candidate_sha256))
     return source
-
-
-def _imported(source: Path, entry: str) -> Callable[..., Any]:
-    spec = importlib.util.spec_from_file_location(source.stem, source)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[source.stem] = module
-    spec.loader.exec_module(module)
-    return getattr(module, entry)  # type: ignore[no-any-return]
 
 
 def _copied(value: Any) -> Any:
