@@ -46,11 +46,12 @@ class ProblemError(ValueError):
 class Spec:
     """One input to draw: the recipe is sent to the runner instead of the values.
 
-    `kind` is `normal` (the only one whose values may be drawn from other distributions), `uniform`, `integers` or
-    `literal`. `args` holds `scale`/`shift`, or `low`/`high` (`high` exclusive), or the `index` of a literal.
+    `kind` is `normal` (the only one whose values may be drawn from other distributions), `uniform`, `integers`,
+    `literal` or `generated`. `args` holds `scale`/`shift`, or `low`/`high` (`high` exclusive), or the `index` of a
+    literal, or the `key` of a source in `evaluator.generated` and the `index` among its tensors.
     """
 
-    kind: Literal["normal", "uniform", "integers", "literal"]
+    kind: Literal["normal", "uniform", "integers", "literal", "generated"]
     shape: tuple[int, ...]
     dtype: str
     args: dict[str, float] = field(default_factory=dict)
@@ -174,6 +175,14 @@ class Problem:
     layouts: Sequence[str] = ("contiguous",)
     mutates: Sequence[int] = ()
     """Inputs (by position) that the kernel updates in place; they are outputs too, ahead of what it returns."""
+    scratch: Sequence[int] = ()
+    """Inputs (by position) that the kernel may overwrite as it likes, and return: memory that the caller lends it."""
+    check: Callable[[list[Any], list[Any]], str] | None = None
+    """A check of the task's own, besides ours: `check(inputs, outputs)` says what is wrong, or nothing. Outputs are in
+    the reference's order. It can only refuse."""
+    work: Literal["needed", "counted"] = "needed"
+    """`counted`: `flops` is what the reference does, and a better algorithm may need fewer, so that no time is called
+    impossible by it. `bytes` must be needed in any case."""
     comparisons: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """Other implementations to time beside the kernel: `{"torch": ..., "torch.compile": ...}`."""
     adapter: str = ""

@@ -16,7 +16,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -24,7 +24,7 @@ from kopt_mcp import stats
 from kopt_mcp.evaluator.compare import BadReference
 from kopt_mcp.evaluator.process import CandidateProcess, Fault
 from kopt_mcp.evaluator.records import Ceilings, Ratio, Timing, WorkloadResult
-from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all
+from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all, refused
 from kopt_mcp.evaluator.runner import fingerprint
 from kopt_mcp.evaluator.timing import WallClock
 from kopt_mcp.problem import Case, Problem, Workload
@@ -167,7 +167,8 @@ class WorkloadBench:
         """The last checks, and the result."""
         candidate = self._arms[0]
         self._check_one(candidate)
-        self._limits.require_possible(self._case, self._output_bytes, stats.median(candidate.samples))
+        needed = self._case if self._problem.work == "needed" else replace(self._case, flops=0.0)
+        self._limits.require_possible(needed, self._output_bytes, stats.median(candidate.samples))
         self._require_nothing_behind(candidate)
         if len(self._arms) == 2:
             self._require_visible_gain(candidate, self._arms[1])
@@ -223,6 +224,8 @@ class WorkloadBench:
         arm.checks += 1
         if verdict.status != "PASSED":
             raise self._fault(arm, verdict.status, f"the output of a timed call is wrong: {verdict.detail}")
+        if refused(self._problem, outputs, self._case, seed, self._device, distribution):
+            raise self._fault(arm, "INCORRECT_NUMERICAL", "the task's own check refuses the output of a timed call")
 
     def _sample(
         self, arm: Arm, seed: int, keep: bool = False, alone: bool = True, distribution: str = "normal"

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kopt_mcp.evaluator import generated
 from kopt_mcp.problem import Spec
 
 GUARD = 256
@@ -47,11 +48,16 @@ def draw(
     """Make the arguments of one call on `device`."""
     args: list[Any] = []
     buffers: list[torch.Tensor] = []
+    keys = {int(item.args["key"]) for item in inputs if isinstance(item, Spec) and item.kind == "generated"}
+    sources = {key: generated.drawn(key, seed, device) for key in keys}
     for position, item in enumerate(inputs):
         if not isinstance(item, Spec):
             args.append(item)
             continue
-        values = _values(item, literals, seed * 1_000_003 + position, device, distribution)
+        if item.kind == "generated":
+            values = sources[int(item.args["key"])][int(item.args["index"])]
+        else:
+            values = _values(item, literals, seed * 1_000_003 + position, device, distribution)
         tensor, buffer = _place(values, layout)
         args.append(tensor)
         buffers.append(buffer)

@@ -249,6 +249,7 @@ class CandidateProcess:
             device=self._place.device,
             arguments=list(self._problem.arguments),
             mutates=list(self._problem.mutates),
+            scratch=list(self._problem.scratch),
             cache_bytes=self._place.cache_bytes,
             shared_bytes=SHARED_BYTES,
             build_timeout_s=self._timeout_s,

@@ -65,6 +65,17 @@ def judge_all(outputs: list[torch.Tensor], expected: list[Expected]) -> Verdict:
     return worst
 
 
+def refused(problem: Problem, outputs: list[torch.Tensor], case: Case, seed: int, device: str, *how: str) -> str:
+    """What the task's own check says against outputs that ours let pass; `how` is distribution and layout."""
+    if problem.check is None:
+        return ""
+    args = draw(case.inputs, case.literals, seed, device, *how).args
+    try:
+        return str(problem.check(args, [t.clone() for t in outputs]) or "")
+    except Exception as error:  # a check that fails on an output has not accepted it
+        return f"it fails with {type(error).__name__}: {error}"
+
+
 def outputs_of(problem: Problem, function: Any, args: list[Any], precision: str) -> list[torch.Tensor]:
     """Call a trusted implementation: mutated inputs first, then what it returns."""
     with _matmul_precision(precision):

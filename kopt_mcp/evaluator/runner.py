@@ -62,6 +62,7 @@ class Candidate:
         self._adapter_spec: dict[str, Any] = {**job.get("adapter_spec", {}), "device": self.device}
         self._arguments: list[str] = job["arguments"]
         self._mutates: list[int] = job["mutates"]
+        self._scratch: list[int] = job.get("scratch", [])
         self._shared = shared
         self._clock = clock_for(self.device, job["cache_bytes"])
         self._inputs: tuple[Any, ...] = ()
@@ -99,7 +100,7 @@ class Candidate:
         self._params = message["params"]
         self._outputs = message["outputs"]
         self._pin(sum(o["bytes"] + 64 for o in self._outputs))
-        self._literals = [_from_shared(self._shared, m).clone() for m in message["literals"]]
+        self._literals = [_from_shared(self._shared, m).to(self.device, copy=True) for m in message["literals"]]
         self._kept.clear()
         self._previous.clear()
 
@@ -132,7 +133,8 @@ class Candidate:
     def _watch(self, message: dict[str, Any]) -> tuple[Guarded, list[torch.Tensor], list[int], dict[str, Any]]:
         """Inputs, those that must not change, their fingerprint, and the global state."""
         inputs = self._draw(message)
-        watched = [t for i, t in enumerate(inputs.args) if isinstance(t, torch.Tensor) and i not in self._mutates]
+        free = {*self._mutates, *self._scratch}
+        watched = [t for i, t in enumerate(inputs.args) if isinstance(t, torch.Tensor) and i not in free]
         return inputs, watched, fingerprint(watched), _global_state()
 
     def sample(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -244,7 +246,8 @@ class Candidate:
         return [*(inputs.args[i] for i in self._mutates), *returned]
 
     def _check_alias(self, returned: list[torch.Tensor], inputs: Guarded) -> None:
-        own = {t.untyped_storage().data_ptr() for t in inputs.tensors()}
+        kept = [a for i, a in enumerate(inputs.args) if isinstance(a, torch.Tensor) and i not in self._scratch]
+        own = {t.untyped_storage().data_ptr() for t in kept}
         for position, tensor in enumerate(returned):
             if tensor.numel() and tensor.untyped_storage().data_ptr() in own:
                 raise Structure("INCORRECT_NUMERICAL", f"output {position} shares the memory of an input")
@@ -255,7 +258,7 @@ class Candidate:
             found.append(["INCORRECT_NUMERICAL", "it wrote outside its inputs"])
         tensors = [i for i, a in enumerate(inputs.args) if isinstance(a, torch.Tensor)]
         for position, copy in zip(tensors, before, strict=True):
-            if position not in self._mutates and not _same_bits(inputs.args[position], copy):
+            if position not in (*self._mutates, *self._scratch) and not _same_bits(inputs.args[position], copy):
                 found.append(["INCORRECT_NUMERICAL", f"it changed its input {position}"])
         return found
 
@@ -385,6 +388,8 @@ def imported(source: Path, entry: str, adapter: str, adapter_spec: dict[str, Any
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    if adapter:
+        adapters.prepare(adapter, adapter_spec)
     sys.modules[source.stem] = module
     spec.loader.exec_module(module)
     if adapter:

@@ -16,7 +16,7 @@ from random import Random
 from kopt_mcp.evaluator.compare import BadReference, Verdict
 from kopt_mcp.evaluator.process import CandidateProcess, Fault
 from kopt_mcp.evaluator.records import WorkloadResult
-from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all
+from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all, refused
 from kopt_mcp.problem import Case, Problem, Workload
 
 PUBLIC_SEED = 0
@@ -128,11 +128,16 @@ def _verify_workload(
                 own_stream=check.own_stream,
                 first_seed=check.first_seed,
             )
-            verdict = judge_all(process.outputs(reply), expected)
+            outputs = process.outputs(reply)
+            verdict = judge_all(outputs, expected)
         except Fault as fault:
             detail = f"{workload.name}, {check.words()}: {fault.detail}"
             return WorkloadResult(workload.name, fault.status, detail, checks=done + 1)  # type: ignore[arg-type]
         done += 1
+        if verdict.status == "PASSED":
+            said = refused(problem, outputs, check.case, check.seed, device, check.distribution, check.layout)
+            shown = f": {said[:200]}" if check.seed == PUBLIC_SEED else ""
+            verdict = Verdict("INCORRECT_NUMERICAL", f"the task's own check refuses it{shown}") if said else verdict
         if verdict.status == "PASSED" and reply["violations"]:
             status, text = reply["violations"][0]
             verdict = Verdict(str(status), str(text)[:300])

@@ -1,8 +1,11 @@
 """How a candidate of a foreign format is called: one module a format, for the runner, on the untrusted side.
 
-`Problem.adapter` names a module here, `Problem.adapter_spec` is handed to it as JSON. The module has
+`Problem.adapter` names a module here, `Problem.adapter_spec` is handed to it as JSON, and with it the `device` that the
+inputs are on. The module has
 
     entry(module, spec) -> callable
+    prepare(spec)                       optional, called in the runner's folder before the candidate is imported: lays
+                                        files beside it that it imports, registers what draws the task's inputs
 
 which takes the imported candidate and returns a function of our flat arguments (the problem's inputs, in order, outputs
 returned as one tensor or a tuple of tensors). It is called once, when the candidate is loaded; the function is what is
@@ -28,6 +31,13 @@ def preload() -> None:
     """Import every adapter, so that a process that is shut in has them."""
     for name in NAMES:
         importlib.import_module(f"{__name__}.{name}")
+
+
+def prepare(name: str, spec: Mapping[str, Any]) -> None:
+    """Whatever the adapter needs before the candidate is imported."""
+    adapter = importlib.import_module(f"{__name__}.{name}")
+    if hasattr(adapter, "prepare"):
+        adapter.prepare(spec)
 
 
 def entry(name: str, module: ModuleType, spec: Mapping[str, Any]) -> Callable[..., Any]:
