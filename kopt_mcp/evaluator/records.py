@@ -28,8 +28,10 @@ Status = Literal[
 ]
 """How an evaluation ended. Only `PASSED` lets a candidate go on; "could not check" is never mapped to it."""
 
-Method = Literal["cuda_events", "cupti", "cuda_graph", "wall"]
-Cache = Literal["l2_cold", "l2_warm"]
+Method = Literal["cuda_events", "cupti", "cuda_graph", "wall", "reported"]
+Cache = Literal["l2_cold", "l2_warm", "unknown"]
+Trust = Literal["measured", "reported"]
+"""`reported`: a test script judged and timed the kernel itself, and its word was taken; nothing is certified by that."""
 Bound = Literal["memory", "compute", "latency"]
 
 
@@ -119,6 +121,7 @@ class Evaluation:
     wall_s: float = 0.0
     notes: tuple[str, ...] = ()
     """What a reader of the number should know: library calls found, a throttled clock, a weak spot of the problem."""
+    trust: Trust = "measured"
 
 
 @dataclass(frozen=True)
