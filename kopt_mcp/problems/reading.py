@@ -91,7 +91,7 @@ def json_of(path: Path, text: str | None = None) -> Any:
     """
     try:
         return json.loads(
-            text_of(path, LARGEST_DATA) if text is None else text, object_pairs_hook=_once, parse_constant=_no_constant
+            text_of(path, LARGEST_DATA) if text is None else text, object_pairs_hook=once, parse_constant=no_constant
         )
     except ProblemError as error:
         raise ProblemError(f"{path.name}: {error}") from error
@@ -146,7 +146,8 @@ def constant(node: ast.stmt | None) -> Any:
         return None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For json: an object, each field given once."""
     made = dict(pairs)
     if len(made) != len(pairs):
         names = [name for name, _ in pairs]
@@ -155,7 +156,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _no_constant(name: str) -> Any:
+def no_constant(name: str) -> Any:
+    """For json: NaN and Infinity are refused."""
     raise ProblemError(f"{name} is not JSON; give a number.")
 
 

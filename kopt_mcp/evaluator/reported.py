@@ -1,0 +1,347 @@
+"""An `Evaluator` for scripts that check and time a kernel themselves: it runs them, takes their word, and says so.
+
+The script and one version of the kernel are laid out as they lie in the project, in a folder of their own, and run in
+the sandbox. What is known afterwards is what the script printed: nothing was checked and nothing was timed by us.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+from kopt_mcp import stats
+from kopt_mcp.errors import ProblemInvalid, ToolUnavailable, WorkspaceFailed
+from kopt_mcp.evaluator.client import Evaluator
+from kopt_mcp.evaluator.records import (
+    Bound,
+    Ceilings,
+    Evaluation,
+    Job,
+    KernelTime,
+    Mutant,
+    ProblemInfo,
+    Ratio,
+    Status,
+    Timing,
+    TorchDevice,
+    WorkloadInfo,
+    WorkloadResult,
+)
+from kopt_mcp.evaluator.shut_in import ISOLATION_FILE, ScriptJob
+from kopt_mcp.platforms.host import Ran
+from kopt_mcp.problems.scripts import HOW_TO_MEASURE, Line, Report, parse
+from kopt_mcp.profiling.process import launch as launch_process
+from kopt_mcp.profiling.process import read_text
+from kopt_mcp.profiling.request import Launch
+from kopt_mcp.watch import Watch
+
+PAIRS = 6
+"""Runs of the candidate, each beside one of the incumbent. The middle of six draws lies between the smallest and the
+largest with a probability of 1 - 2 * 0.5**6 = 97 %."""
+CONFIRMING = 3
+"""Runs for a final figure."""
+NOMINAL_BYTES, NOMINAL_FLOPS = 1e9, 1e12
+"""The work that stands for a workload of which only a rate is reported; only its ratios mean anything."""
+TRUST = f"trust: reported. The test script judged and timed the kernel itself. {HOW_TO_MEASURE}"
+
+
+@dataclass(frozen=True)
+class Script:
+    """A test script in its project, and the kernel that it is about. Paths are relative to the project's root."""
+
+    root: Path
+    path: str
+    kernel: str
+    files: Mapping[str, str]
+    """SHA-256 of the script and of the project's modules that it imports."""
+
+
+class RunScript(Protocol):
+    """Runs a script on one version of the kernel; raises only `Cancelled` and `WorkspaceFailed`."""
+
+    def __call__(
+        self, script: Script, candidate: Path, device: str, *, folder: Path, timeout_s: float, watch: Watch
+    ) -> tuple[Ran, dict[str, str]]:
+        """How it ended, and the isolation that was in force. `folder` is kept between runs of one version."""
+
+
+class ScriptProcess:
+    """Runs scripts under the user's interpreter, shut in."""
+
+    def __init__(self, python: Callable[[], str], launch: Launch = launch_process) -> None:
+        self._python = python
+        self._launch = launch
+
+    def __call__(
+        self, script: Script, candidate: Path, device: str, *, folder: Path, timeout_s: float, watch: Watch
+    ) -> tuple[Ran, dict[str, str]]:
+        """See `RunScript`."""
+        tree = folder / "project"
+        readable = _readable(folder) if tree.exists() else _lay_out(script, candidate, folder)
+        job = ScriptJob(
+            arguments=(str(tree / script.path), "--json"),
+            cwd=str(tree),
+            readable=tuple(readable),
+            writable=(str(folder),),
+            cpu_s=int(timeout_s * (os.cpu_count() or 1)) + 10,
+            environment={**_device_environment(device), "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        ran = self._launch(job.command(self._python(), folder), folder=folder, timeout_s=timeout_s, watch=watch)
+        isolation: dict[str, str] = {}
+        with suppress(ValueError):
+            isolation = json.loads(read_text(folder / ISOLATION_FILE) or "{}")
+        return ran, isolation
+
+
+class ReportedEvaluator:
+    """See the module. `inner` says what the device is and can reach."""
+
+    def __init__(self, inner: Evaluator, run: RunScript, script: Script) -> None:
+        self._inner = inner
+        self._run = run
+        self._script = script
+
+    def torch_device(self, device: str) -> TorchDevice:
+        """See `Evaluator`."""
+        return self._inner.torch_device(device)
+
+    def ceilings(self, device: str, watch: Watch) -> Ceilings:
+        """See `Evaluator`; these are measured."""
+        return self._inner.ceilings(device, watch)
+
+    def describe(self, problem: Path, sha256: str, device: str) -> ProblemInfo:
+        """See `Evaluator`: what a run on the kernel as it lies in the project reports.
+
+        Raises:
+            ProblemInvalid: it does not pass, or reports no figure.
+        """
+        del problem, sha256
+        with _folders(1) as (folder,):
+            kernel = self._script.root / self._script.kernel
+            report, _ = self._once(kernel, device, folder, 600.0, Watch())
+        if report.status != "PASSED":
+            raise ProblemInvalid(
+                f"{self._script.path} does not pass on {self._script.kernel} ({report.status}): {report.detail}; there "
+                "is nothing right to start from."
+            )
+        if not report.lines:
+            raise ProblemInvalid(
+                f"{self._script.path} reports no latency_us, gbps or tflops; there is nothing to make smaller or "
+                "larger; have it print one of them."
+            )
+        name = report.kernel or Path(self._script.path).stem.removeprefix("test_")
+        return ProblemInfo(name, Path(self._script.kernel).stem, _bound(report.lines), tuple(map(_info, report.lines)))
+
+    def check_problem(self, problem: Path, sha256: str, device: str, watch: Watch) -> list[Mutant]:
+        """See `Evaluator`: none, since a script keeps its reference to itself."""
+        del problem, sha256, device, watch
+        return []
+
+    def kernel_times(self, job: Job, workload: str, watch: Watch) -> list[KernelTime]:
+        """See `Evaluator`.
+
+        Raises:
+            ToolUnavailable: always; a call of the kernel cannot be told from the rest of the script.
+        """
+        del job, workload, watch
+        raise ToolUnavailable(f"a script's calls of the kernel cannot be told from its own work. {HOW_TO_MEASURE}")
+
+    def evaluate(self, job: Job, watch: Watch) -> Evaluation:
+        """See `Evaluator`; each run is a process of its own, candidate and incumbent in turns."""
+        self._unchanged()
+        paired = job.kind == "benchmark" and job.incumbent is not None
+        count = {"verify": 1, "benchmark": PAIRS, "confirm": CONFIRMING}[job.kind]
+        runs: list[list[Report]] = [[], []] if paired else [[]]
+        isolation: dict[str, str] = {}
+        with _folders(len(runs)) as folders:
+            versions = [Path(job.candidate), Path(job.incumbent or job.candidate)][: len(runs)]
+            for number in range(count):
+                order = range(len(runs)) if number % 2 == 0 else reversed(range(len(runs)))
+                for which in order:
+                    watch.progress(number / count, f"run {number + 1} of {count}")
+                    report, isolation = self._once(
+                        versions[which], job.device, folders[which], job.timeout_s, watch, job.workloads
+                    )
+                    if report.status != "PASSED":
+                        return _failed(report, which, isolation)
+                    runs[which].append(report)
+        return _evaluation(job, runs, isolation)
+
+    def _unchanged(self) -> None:
+        for name, expected in self._script.files.items():
+            if sha256((self._script.root / name).read_bytes()).hexdigest() != expected:
+                raise WorkspaceFailed(f"{name} is not the file that was hashed; restore it, or call baseline.")
+
+    def _once(
+        self,
+        version: Path,
+        device: str,
+        folder: Path,
+        timeout_s: float,
+        watch: Watch,
+        workloads: tuple[str, ...] | None = None,
+    ) -> tuple[Report, dict[str, str]]:
+        ran, isolation = self._run(self._script, version, device, folder=folder, timeout_s=timeout_s, watch=watch)
+        report = _report(ran, timeout_s)
+        if workloads is not None:
+            chosen = tuple(line for line in report.lines if line.workload in workloads)
+            report = Report(report.status, report.detail, report.kernel, chosen)
+        return report, isolation
+
+
+def _report(ran: Ran, timeout_s: float) -> Report:
+    if ran.failure == "timeout":
+        return Report("TIMEOUT", f"the script did not end within {timeout_s:g} s; it was ended")
+    if ran.failure or ran.returncode is None:
+        raise ToolUnavailable(f"the script's interpreter cannot be started: {ran.reason}; set python in kopt.yaml.")
+    report = parse(ran.stdout, ran.returncode)
+    last = ran.stderr.strip().splitlines()[-1:] or [""]
+    if report.status == "RUNTIME_ERROR" and last[0]:
+        return Report(report.status, f"{report.detail}: {last[0][:300]}")
+    return report
+
+
+def _failed(report: Report, which: int, isolation: dict[str, str]) -> Evaluation:
+    if which == 1:
+        detail = f"the incumbent failed, not the candidate: {report.detail}"
+        return Evaluation("INCONCLUSIVE", detail, isolation=isolation, notes=(TRUST,), trust="reported")
+    return Evaluation(report.status, report.detail, isolation=isolation, notes=(TRUST,), trust="reported")
+
+
+def _evaluation(job: Job, runs: list[list[Report]], isolation: dict[str, str]) -> Evaluation:
+    """What the runs say together; without times where only the verdict was asked for."""
+    names = [line.workload for line in runs[0][0].lines]
+    times = [[{line.workload: _latency(line) for line in report.lines} for report in one] for one in runs]
+    results = tuple(_result(name, job, times) for name in names)
+    whole = [_mean_ratio(mine, others) for mine, others in zip(times[0], times[-1], strict=True)]
+    ratio = _ratio([r for r in whole if r is not None]) if len(runs) == 2 else None
+    figures = [line.speedup for line in runs[0][-1].lines if line.speedup is not None]
+    notes = [TRUST]
+    if figures:
+        notes.append(f"the script reports {stats.geometric_mean(figures):.3g}x of what it compares with, on its word")
+    if any(line.latency_us is None for line in runs[0][0].lines):
+        notes.append("the script reports a rate and no time; latency_us stands for a nominal amount of work")
+    status: Status = "PASSED" if all(r.status == "PASSED" for r in results) else "INCONCLUSIVE"
+    detail = f"{runs[0][0].detail}, in {sum(map(len, runs))} run(s)"
+    return Evaluation(status, detail, results, ratio, isolation, notes=tuple(notes), trust="reported")
+
+
+def _result(name: str, job: Job, times: list[list[dict[str, float]]]) -> WorkloadResult:
+    """One workload, by name, over all runs."""
+    if any(name not in run for one in times for run in one):
+        return WorkloadResult(name, "INCONCLUSIVE", "not every run reports it", checks=len(times[0]))
+    if job.kind == "verify":
+        return WorkloadResult(name, "PASSED", checks=1)
+    values = [[run[name] for run in one] for one in times]
+    timings = [_timing(one) for one in values]
+    ratio = _ratio([other / mine for mine, other in zip(*values, strict=True)]) if len(values) == 2 else None
+    incumbent = timings[1] if len(timings) == 2 else None
+    return WorkloadResult(name, "PASSED", "", None, len(values[0]), timings[0], incumbent, ratio)
+
+
+def _timing(values: Sequence[float]) -> Timing:
+    low, high = stats.quantile(values, 0.1), stats.quantile(values, 0.9)
+    return Timing(stats.median(values), low, high, len(values), "reported", "unknown")
+
+
+def _mean_ratio(mine: Mapping[str, float], other: Mapping[str, float]) -> float | None:
+    """Geometric mean over the workloads of one pair of runs."""
+    both = [other[name] / mine[name] for name in mine if name in other]
+    return stats.geometric_mean(both) if both else None
+
+
+def _ratio(pairs: Sequence[float]) -> Ratio | None:
+    return Ratio(stats.median(pairs), min(pairs), max(pairs), len(pairs)) if pairs else None
+
+
+def _latency(line: Line) -> float:
+    """The time of a workload; where only a rate is reported, that of a nominal amount of work."""
+    if line.latency_us is not None:
+        return line.latency_us
+    info = _info(line)
+    return info.bytes / line.gbps / 1e3 if line.gbps is not None else info.flops / (line.tflops or 1.0) / 1e6
+
+
+def _info(line: Line) -> WorkloadInfo:
+    """Bytes and operations as the script counts them: its rate times its time."""
+    us = line.latency_us
+    moved = (line.gbps or 0.0) * us * 1e3 if us is not None else NOMINAL_BYTES if line.gbps else 0.0
+    flops = (line.tflops or 0.0) * us * 1e6 if us is not None else NOMINAL_FLOPS if line.tflops else 0.0
+    if us is None and line.gbps and line.tflops:  # one amount of work, or the two rates would contradict each other
+        flops = NOMINAL_BYTES / line.gbps * line.tflops * 1e3
+    return WorkloadInfo(line.workload, "unknown", True, moved, flops)
+
+
+def _bound(lines: Sequence[Line]) -> Bound:
+    """By what the script counts."""
+    if all(line.gbps is not None for line in lines):
+        return "memory"
+    return "compute" if all(line.tflops is not None for line in lines) else "latency"
+
+
+@contextmanager
+def _folders(count: int) -> Iterator[list[Path]]:
+    """Private folders, one a version of the kernel, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="kopt-script-", ignore_cleanup_errors=True) as name:
+        folders = [Path(name).resolve() / str(number) for number in range(count)]
+        for folder in folders:
+            folder.mkdir()
+        yield folders
+
+
+def _lay_out(script: Script, candidate: Path, folder: Path) -> list[str]:
+    """Build the project's look in `folder`: links to what is there, copies of the script's files, the candidate.
+
+    Hidden files, experiments/, and links out of the project are left out. The original kernel is not among what may be
+    read, so that a script that reaches for it by another way finds nothing, and not the wrong version.
+    """
+    copies = {name: script.root / name for name in script.files} | {script.kernel: candidate}
+    try:
+        links = _link(script.root, folder / "project", copies, "")
+    except OSError as error:
+        raise WorkspaceFailed(f"{error.filename} cannot be laid out for the script: {error.strerror}.") from error
+    (folder / "readable").write_text(json.dumps(links), encoding="utf-8")
+    return links
+
+
+def _readable(folder: Path) -> list[str]:
+    found: list[str] = json.loads((folder / "readable").read_text(encoding="utf-8"))
+    return found
+
+
+def _link(root: Path, target: Path, copies: Mapping[str, Path], below: str) -> list[str]:
+    """Fill one folder of the layout, and those below it that hold a copy; returns what the links lead to."""
+    target.mkdir()
+    links: list[str] = []
+    for entry in sorted((root / below).iterdir()):
+        name = f"{below}{entry.name}"
+        if name in copies:
+            (target / entry.name).write_bytes(copies[name].read_bytes())
+        elif entry.is_dir() and any(copy.startswith(f"{name}/") for copy in copies):
+            links += _link(root, target / entry.name, copies, f"{name}/")
+        elif not _left_out(root, entry, name):
+            (target / entry.name).symlink_to(entry)
+            links.append(str(entry))
+    return links
+
+
+def _left_out(root: Path, entry: Path, name: str) -> bool:
+    hidden = entry.name.startswith(".") or name == "experiments"
+    return hidden or not entry.resolve().is_relative_to(root)
+
+
+def _device_environment(device: str) -> dict[str, str]:
+    """Show the script the one GPU that is meant, or none."""
+    shown = ""
+    if device != "cpu":
+        index = int(device.partition(":")[2] or 0)
+        visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v.strip()]
+        shown = visible[index].strip() if index < len(visible) else str(index)
+    return {"CUDA_VISIBLE_DEVICES": shown, "HIP_VISIBLE_DEVICES": shown}
