@@ -22,10 +22,11 @@ from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator import bench, ceilings, mutants, sandbox, verify
+from kopt_mcp.evaluator import bench, ceilings, device_state, mutants, sandbox, verify
 from kopt_mcp.evaluator.bench import Arm, IncumbentFault, PhysicalLimits, WorkloadBench
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed
 from kopt_mcp.evaluator.compare import BadReference
+from kopt_mcp.evaluator.device_state import Observer
 from kopt_mcp.evaluator.process import CandidateProcess, Fault, Place, Source
 from kopt_mcp.evaluator.records import (
     Ceilings,
@@ -74,6 +75,7 @@ class Harness:
         cache.mkdir()
         self._place = Place(self._zygote, folder, self._kind, self.torch_device.l2_bytes, cache)
         self._empty_us: float | None = None
+        self._observers = device_state.Observers(self.torch_device.kind, self.torch_device.uuid)
         if device != "cpu":
             self._prepare_triton(folder, cache)
 
@@ -226,22 +228,35 @@ class Harness:
             self._empty_us = clock_for(self._kind, self._place.cache_bytes).empty_us
         limits = PhysicalLimits(self.ceilings(), self._place.cache_bytes, self._kind, self._empty_us)
         said(0.0, "starting the candidate")
+        observer = self._observers()
+        observer.begin()
         sources = [source]
         if job.incumbent is not None and job.incumbent_sha256 is not None:
             sources.append(_source(job.incumbent, job.incumbent_sha256))
         with contextlib.ExitStack() as stack:
             processes = [stack.enter_context(self._process(problem, s, job)) for s in sources]
             _start(processes)
-            results = self._time(problem, timed, processes, job, limits, said)
+            results = self._time(problem, timed, processes, job, limits, observer, said)
+            state = observer.after()
             process = processes[0]
+            binary = process.binary()
             library = verify.library_work(process, results)
             for one in processes:
                 one.leave()
             note = process.close()
         ratio = bench.combine(results)
         detail = f"{sum(r.timing.samples for r in results if r.timing)} calls timed"
-        notes = tuple(text for text in (note, library) if text)
-        return Evaluation("PASSED", detail, tuple(results), ratio, process.isolation, notes=notes)
+        notes = tuple(text for text in (note, library, *device_state.notes(state)) if text)
+        return Evaluation(
+            "PASSED",
+            detail,
+            tuple(results),
+            ratio,
+            process.isolation,
+            notes=notes,
+            device_state=state,
+            binary_sha256=binary,
+        )
 
     def _time(
         self,
@@ -250,12 +265,14 @@ class Harness:
         processes: list[CandidateProcess],
         job: Job,
         limits: PhysicalLimits,
+        observer: Observer,
         said: Said,
     ) -> list[WorkloadResult]:
         benches = [WorkloadBench(problem, w, [Arm(p) for p in processes], self._kind, limits) for w in timed]
         for number, workload_bench in enumerate(benches):
             said(0.3 * number / len(benches), f"warming up {workload_bench.workload.name}")
             workload_bench.warm_up()
+        observer.before()
         begin = time.monotonic()
         for number in range(bench.MAX_BLOCKS):
             undecided = [b for b in benches if not b.decided]
@@ -265,6 +282,7 @@ class Harness:
             for workload_bench in undecided:
                 workload_bench.block()
                 workload_bench.decide(job.floor)
+            observer.during()
         return [b.finish() for b in benches]
 
     def _device_healthy(self) -> bool:

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator import sandbox
+from kopt_mcp.evaluator import binary, sandbox
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed, ChannelForged, ChannelTimeout
 from kopt_mcp.evaluator.zygote import Zygote
 from kopt_mcp.problem import Case, Problem, Spec
@@ -295,6 +295,10 @@ class CandidateProcess:
     def outputs(self, reply: dict[str, Any]) -> list[torch.Tensor]:
         """The outputs that an answer describes, copied out of the shared memory."""
         return [self._shared.read(meta, self._place.device) for meta in reply["outputs"]]
+
+    def binary(self) -> str | None:
+        """Hash of the machine code that the candidate was compiled to, as it lies there now."""
+        return binary.digest([self._folder, self._cache], self._place.seed_cache)
 
     def leave(self) -> None:
         """Ask the runner to end, without waiting for it: several may then end at once."""

@@ -108,6 +108,46 @@ class WorkloadResult:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What a GPU said of itself at one moment; None where it does not say."""
+
+    when: Literal["before", "during", "after"]
+    """`during`: between two blocks of timed calls, within a millisecond of the last one."""
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    throttle: tuple[str, ...] = ()
+    """Reasons for a lowered clock. Idling is not one."""
+
+
+@dataclass(frozen=True)
+class OtherProcess:
+    """A process that is not ours and has a context on the device."""
+
+    pid: int
+    name: str
+    memory_bytes: int | None
+    utilisation_pct: int | None
+    """Largest share of the device that it had while calls were timed; None where the driver does not say."""
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """How the device was while calls were timed."""
+
+    readings: tuple[Reading, ...] = ()
+    """Of a GPU: right before, between the blocks, right after."""
+    processes: str = ""
+    """`visible`, or why it cannot be seen who else uses the device."""
+    others: tuple[OtherProcess, ...] = ()
+    load: float | None = None
+    """Of a CPU: the system's load average over the last minute, ours included."""
+    other_cores: float | None = None
+    """Of a CPU: how many cores on average were busy with something else than this evaluation."""
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Status, correctness and timing of one candidate."""
 
@@ -122,6 +162,10 @@ class Evaluation:
     notes: tuple[str, ...] = ()
     """What a reader of the number should know: library calls found, a throttled clock, a weak spot of the problem."""
     trust: Trust = "measured"
+    device_state: DeviceState | None = None
+    """None where nothing was timed."""
+    binary_sha256: str | None = None
+    """Of the machine code that the candidate was compiled to; None where nothing was compiled that could be found."""
 
 
 @dataclass(frozen=True)

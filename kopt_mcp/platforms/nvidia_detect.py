@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
+from kopt_mcp.evaluator import nvml
 from kopt_mcp.models import Device
 from kopt_mcp.platforms import pci
 from kopt_mcp.platforms.host import Host, Ran, Run
@@ -37,19 +38,6 @@ _FIELDS = (
 )
 # Renamed with driver 535; older ones know only the second spelling.
 _OLDER_FIELD = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
-
-# nvml.h, nvmlClocksEventReason*.
-GPU_IDLE = 0x1
-THROTTLE_REASONS = {
-    0x2: "applications_clocks_setting",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
-}
 
 Query = dict[str, str | None]
 
@@ -151,17 +139,11 @@ def parse_listing(text: str) -> dict[str, list[Listed]]:
 
 
 def throttle_reasons(mask: str | None) -> list[str]:
-    """The names of the bits of a clocks-event mask (`0x0000000000000004`); bits without a name keep their number.
-
-    A GPU that idles lowers its clock as it should: that is no throttling.
-    """
+    """The names of the bits of a clocks-event mask as nvidia-smi writes it (`0x0000000000000004`)."""
     try:
-        bits = int(mask or "0", 16) & ~GPU_IDLE
+        return nvml.throttle_reasons(int(mask or "0", 16))
     except ValueError:
         return []
-    named = [reason for bit, reason in THROTTLE_REASONS.items() if bits & bit]
-    rest = bits & ~sum(THROTTLE_REASONS)
-    return [*named, f"unknown_{rest:#x}"] if rest else named
 
 
 def _absence(host: Host, ran: Ran) -> list[str]:
