@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     log = commands.add_parser("log", help="print the log of one experiment, or list all")
     log.add_argument("experiment", nargs="?", default=None)
     log.add_argument("--json", action="store_true", help="print the tool's result instead of the table")
+    log.add_argument("--verify", action="store_true", help="check journals and stored kernels; 1 if one was edited")
     log.set_defaults(run=_log)
 
     evaluate = commands.add_parser("evaluate", help="check a kernel, and time it against another, without the loop")
@@ -118,6 +119,8 @@ def _call(options: argparse.Namespace) -> int:
 
 def _log(options: argparse.Namespace) -> int:
     project = _project(options)
+    if options.verify:
+        return _audit(project.root, options.experiment)
     result = project.loop.log(options.experiment)
     if options.json:
         print(result.model_dump_json(exclude_none=True))
@@ -130,6 +133,15 @@ def _log(options: argparse.Namespace) -> int:
                 f"{line.experiment}: {line.baseline:g} -> {line.best:g} {line.metric}, target {line.target:g}, {ended}"
             )
     return 0
+
+
+def _audit(root: Path, experiment: str | None) -> int:
+    from kopt_mcp.audit import audit
+
+    found = audit(root, experiment)
+    for one in found:
+        print(f"{one.experiment}: {'ok' if one.sound else 'NOT SOUND'}: {one.text}")
+    return 0 if all(one.sound for one in found) else 1
 
 
 def _evaluate(options: argparse.Namespace) -> int:
