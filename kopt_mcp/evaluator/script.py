@@ -24,6 +24,7 @@ from kopt_mcp.evaluator.inputs import draw
 from kopt_mcp.evaluator.records import Evaluation, Job, WorkloadResult
 from kopt_mcp.evaluator.timing import clock_for
 from kopt_mcp.problem import Problem, ProblemError
+from kopt_mcp.problems import may_have_computed
 
 _COMPARISON_CALLS = 15
 
@@ -32,7 +33,7 @@ def run(problem: Problem, argv: Sequence[str] | None) -> int:
     """Check and time one kernel; human lines first, then, with `--json`, one line of JSON."""
     options = _parser(problem).parse_args(argv)
     try:
-        report = _report(problem, options)
+        report = _report(problem, options, fork=not may_have_computed())
     except (HarnessError, ProblemError) as error:
         report = {
             "kernel": problem.name,

@@ -45,6 +45,10 @@ LOADED_ONLY = {"functions": "functions"}
 """Formats that no file has: they are told in arguments."""
 
 
+_LOADED: list[str] = []
+"""The tasks that were loaded in this process."""
+
+
 @dataclass(frozen=True)
 class Recognition:
     """What a path was found to be, before anything of it has run."""
@@ -174,6 +178,11 @@ def opened(
     return _with_kernel(problem, own)
 
 
+def may_have_computed() -> bool:
+    """Whether a task was loaded in this process, which may have computed with torch: it must not be forked any more."""
+    return bool(_LOADED)
+
+
 @contextmanager
 def beside(path: Path) -> Iterator[None]:
     """Let modules that lie beside `path` be imported, and forget them afterwards: two tasks may both have a `utils`."""
@@ -241,6 +250,7 @@ def _asked(name: str, path: Path) -> Recognition | str:
 
 
 def _with_kernel(problem: Problem, kernel: Path | None) -> Problem:
+    _LOADED.append(problem.name)
     return replace(problem, kernel=str(kernel)) if kernel else problem
 
 
