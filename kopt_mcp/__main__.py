@@ -41,10 +41,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kopt-mcp {__version__}")
     parser.add_argument("--root", type=Path, default=None, help="the project's folder (default: the current one)")
-    parser.set_defaults(run=_serve)
+    parser.set_defaults(run=_serve, http=False, ask_before_patch=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    serve = commands.add_parser("serve", help="serve MCP over stdio (the default)")
+    serve = commands.add_parser("serve", help="serve MCP over stdio (the default), or over HTTP for several clients")
+    serve.add_argument("--http", action="store_true", help="Streamable HTTP at /mcp instead of stdio")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on; other than loopback needs a token")
+    serve.add_argument("--port", type=int, default=8765)
+    serve.add_argument(
+        "--token-file", type=Path, default=None, help="holds the bearer token (else KOPT_HTTP_TOKEN); use TLS in front"
+    )
+    serve.add_argument(
+        "--ask-before-patch", action="store_true", help="have clients that can ask a person before each apply_patch"
+    )
     serve.set_defaults(run=_serve)
 
     call = commands.add_parser("call", help="call one tool, as an agent would, on the same journal")
@@ -92,8 +101,14 @@ def _serve(options: argparse.Namespace) -> int:
     from kopt_mcp.server import create_server
 
     project = _project(options)
+    server = create_server(project, ask_before_patch=options.ask_before_patch)
     try:
-        create_server(project).run("stdio")
+        if options.http:
+            from kopt_mcp.server import http
+
+            http.serve(server, http.Door(options.host, options.port, http.read_token(options.token_file)))
+        else:
+            server.run("stdio")
     finally:
         project.close()
     return 0

@@ -241,3 +241,5 @@ class LogResult(Described):
     """Experiments whose journal does not verify."""
     matches: tuple[str, ...] = ()
     """Iterations of all experiments that a query found."""
+    document: str = ""
+    """The text that `read` asked for."""

@@ -7,11 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from kopt_mcp.errors import WorkspaceFailed
 from kopt_mcp.models import Record
 
 SCHEME = "skill://"
+MIME_TYPES = {
+    ".md": "text/markdown",
+    ".py": "text/x-python",
+    ".cu": "text/x-c++",
+    ".hip": "text/x-c++",
+    ".c": "text/x-c",
+}
+"""The files of a skill that are served, by suffix; others (caches, binaries) are not a part of it."""
 
 
 class SkillFile(Record):
@@ -22,6 +31,21 @@ class SkillFile(Record):
     description: str
     mime_type: str
     path: Path
+
+
+class Skill(Record):
+    """A skill: its own document first, then what that refers to."""
+
+    path: str
+    """Of its folder below the skills' root: `optimize-loop`, `kernels/softmax`."""
+    frontmatter: dict[str, Any]
+    """As it stands in the document."""
+    files: tuple[SkillFile, ...]
+
+    @property
+    def uri(self) -> str:
+        """Of its SKILL.md."""
+        return self.files[0].uri
 
 
 def folder() -> Path:
@@ -37,44 +61,67 @@ def folder() -> Path:
     raise WorkspaceFailed("the skill documents are missing from this installation; install kopt-mcp again.")
 
 
+def find(root: Path | None = None) -> list[Skill]:
+    """Every skill, in a stable order.
+
+    Raises:
+        WorkspaceFailed: a `SKILL.md` has no usable frontmatter.
+    """
+    root = root or folder()
+    return [_skill(document, root) for document in sorted(root.rglob("SKILL.md"))]
+
+
 def files(root: Path | None = None) -> list[SkillFile]:
     """Every file of every skill, in a stable order.
 
     Raises:
         WorkspaceFailed: a `SKILL.md` has no usable frontmatter.
     """
-    root = root or folder()
-    return [file for skill in sorted(root.rglob("SKILL.md")) for file in _files_of(skill, root)]
+    return [file for skill in find(root) for file in skill.files]
 
 
-def frontmatter(skill: Path) -> dict[str, str]:
+def frontmatter(skill: Path) -> dict[str, Any]:
     """`name`, `description` and what else stands between the two `---` lines of a `SKILL.md`.
 
     Raises:
         WorkspaceFailed: there is none, or it lacks one of the two.
     """
+    return parsed(skill.read_text(encoding="utf-8"), str(skill))
+
+
+def parsed(text: str, where: str) -> dict[str, Any]:
+    """The frontmatter of a text; `where` is for the message.
+
+    Raises:
+        WorkspaceFailed: there is none, or it lacks name or description.
+    """
     import yaml  # late: it is not needed to import the server
 
-    text = skill.read_text(encoding="utf-8")
     parts = text.split("---\n", 2)
     found = yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
     if not isinstance(found, dict) or not found.get("name") or not found.get("description"):
-        raise WorkspaceFailed(f"{skill} has no frontmatter with name and description; correct the file.")
+        raise WorkspaceFailed(f"{where} has no frontmatter with name and description; correct the file.")
     return found
 
 
-def _files_of(skill: Path, root: Path) -> Iterator[SkillFile]:
-    about = frontmatter(skill)
-    for path in sorted(skill.parent.rglob("*")):
-        if not path.is_file() or path.suffix not in (".md", ".py"):
-            continue
-        inner = path.relative_to(root).as_posix()
-        is_skill = path == skill
+def _skill(document: Path, root: Path) -> Skill:
+    about = frontmatter(document)
+    others = sorted(p for p in document.parent.rglob("*") if p.suffix in MIME_TYPES and p.is_file() and p != document)
+    return Skill(
+        path=document.parent.relative_to(root).as_posix(),
+        frontmatter=about,
+        files=tuple(_files(document, others, root, about)),
+    )
+
+
+def _files(document: Path, others: list[Path], root: Path, about: dict[str, Any]) -> Iterator[SkillFile]:
+    for path in (document, *others):
+        is_document = path == document
         yield SkillFile(
-            uri=SCHEME + inner,
-            name=about["name"] if is_skill else f"{about['name']}/{path.relative_to(skill.parent).as_posix()}",
-            description=about["description"] if is_skill else _about(path, about["name"]),
-            mime_type="text/markdown" if path.suffix == ".md" else "text/x-python",
+            uri=SCHEME + path.relative_to(root).as_posix(),
+            name=about["name"] if is_document else f"{about['name']}/{path.relative_to(document.parent).as_posix()}",
+            description=about["description"] if is_document else _about(path, about["name"]),
+            mime_type=MIME_TYPES[path.suffix],
             path=path,
         )
 

@@ -18,7 +18,7 @@ class Watch:
         self.cancelled = False
 
     def stage(self, begin: float, end: float, text: str) -> None:
-        """A part of the step begins, from one share of it to another; its own fractions are of this part from here on."""
+        """A part of the step begins, from one share of it to another; fractions are of this part from here on."""
         self._span = (begin, end)
         self.progress(0.0, text)
 

@@ -17,7 +17,8 @@ import pytest
 from fakes import Project, kernel
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
-from mcp.types import ElicitResult, TextContent
+from mcp.types import ElicitResult, ResourceLink, TextContent
+from overmcp import ANSWERS
 
 from kopt_mcp.errors import Cancelled
 from kopt_mcp.server import INSTRUCTIONS, create_server
@@ -26,6 +27,11 @@ ERAS = ["auto", "legacy"]
 SNAPSHOTS = Path(__file__).parent / "toolsnaps"
 TINY = Path(__file__).parent / "data" / "tiny"
 TOOLS = ["detect_gpu", "baseline", "profile", "diagnose", "apply_patch", "verify", "benchmark", "decide", "log"]
+
+MOST_BYTES = 4096
+"""Of an answer: what a model can take in beside its own work."""
+MOST_LISTED = 14_000
+"""Bytes of the whole list of tools, which every session carries along."""
 
 pytestmark = pytest.mark.anyio
 
@@ -43,14 +49,15 @@ async def client_of(project: Project, era: str = "auto", **options: Any) -> Asyn
 
 def said(result: Any) -> dict[str, Any]:
     """The structured content, once it is known to equal the text."""
-    (block,) = result.content
+    block, *links = result.content
     assert isinstance(block, TextContent)
+    assert all(isinstance(link, ResourceLink) for link in links)
     content: dict[str, Any] = result.structured_content
     if result.is_error:
         assert content["error"]["text"] == block.text
     else:
         assert json.loads(block.text) == content
-        assert len(block.text.encode()) <= 4096
+        assert len(block.text.encode()) <= MOST_BYTES or content.get("document")
     return content
 
 
@@ -86,33 +93,87 @@ async def test_a_tools_schema_changes_only_on_purpose(project: Project) -> None:
         assert snapshot.read_text(encoding="utf-8") == found + "\n", "run with UPDATE_SNAPSHOTS=1 if this is expected"
 
 
-async def test_only_reading_tools_say_that_they_only_read(project: Project) -> None:
+async def test_the_list_of_tools_is_short_enough_to_be_kept_in_mind(project: Project) -> None:
+    async with client_of(project) as client:
+        listed = await client.list_tools()
+    wire = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed.tools]
+    assert len(json.dumps(wire, separators=(",", ":"), ensure_ascii=False).encode()) <= MOST_LISTED
+
+
+async def test_what_an_answer_holds_is_what_its_schema_lists(project: Project) -> None:
+    async with client_of(project) as client:
+        for tool in (await client.list_tools()).tools:
+            assert tool.output_schema is not None
+            assert list(tool.output_schema["properties"]) == list(ANSWERS[tool.name].model_fields)
+
+
+# Hints
+
+
+async def test_a_tool_that_says_it_only_reads_changes_no_file(project: Project) -> None:
+    name = project.diagnosed()
+    async with client_of(project) as client:
+        readers = [t.name for t in (await client.list_tools()).tools if t.annotations and t.annotations.read_only_hint]
+        assert readers == ["detect_gpu", "log"]
+        before = files_of(project)
+        said(await client.call_tool("detect_gpu"))
+        for arguments in ({}, {"experiment": name}, {"query": "faster"}, {"read": "optimize-loop"}):
+            said(await client.call_tool("log", arguments))
+    assert files_of(project) == before
+
+
+async def test_a_tool_that_says_it_overwrites_nothing_leaves_the_kernel_alone(project: Project) -> None:
     async with client_of(project) as client:
         tools = (await client.list_tools()).tools
-    assert [t.name for t in tools if t.annotations and t.annotations.read_only_hint] == ["detect_gpu", "log"]
+        adding = [t.name for t in tools if t.annotations and not t.annotations.destructive_hint]
+        assert adding == ["detect_gpu", "baseline", "profile", "diagnose", "log"]
+        before = {path: data for path, data in files_of(project).items() if "experiments" not in path}
+        name = said(await client.call_tool("baseline", {"kernel_path": "softmax.py", **TARGET}))["experiment"]
+        for tool in ("profile", "diagnose"):
+            said(await client.call_tool(tool, {"experiment": name}))
+    assert {path: data for path, data in files_of(project).items() if "experiments" not in path} == before
+
+
+async def test_a_tool_that_says_it_can_be_repeated_changes_nothing_the_second_time(project: Project) -> None:
+    name = project.baseline().experiment
+    patch = {"tier": 1, "hypothesis": "faster", "content": kernel(1.5)}
+    loop = [
+        ("profile", {}),
+        ("diagnose", {}),
+        ("apply_patch", patch),
+        ("verify", {}),
+        ("benchmark", {}),
+        ("decide", {}),
+    ]
+    async with client_of(project) as client:
+        tools = (await client.list_tools()).tools
+        repeatable = {t.name for t in tools if t.annotations and t.annotations.idempotent_hint}
+        assert repeatable == {tool for tool, _ in loop} | {"detect_gpu", "log"}
+        for tool, arguments in loop:
+            said(await client.call_tool(tool, {"experiment": name, **arguments}))
+            once = said(await client.call_tool("log", {"experiment": name})), project.text
+            await client.call_tool(tool, {"experiment": name, **arguments})
+            twice = said(await client.call_tool("log", {"experiment": name})), project.text
+            assert {**twice[0], "refusals": []} == {**once[0], "refusals": []}, tool
+            assert twice[1] == once[1]
+
+
+async def test_a_person_is_asked_before_a_patch_only_where_that_was_asked_for(project: Project) -> None:
+    for asked in (False, True):
+        async with Client(create_server(project, ask_before_patch=asked)) as client:
+            tools = (await client.list_tools()).tools
+        marked = [t.name for t in tools if (t.meta or {}).get("anthropic/requiresUserInteraction") is True]
+        assert marked == (["apply_patch"] if asked else [])
+
+
+def files_of(project: Project) -> dict[str, bytes]:
+    """Every file of the project, the lock files' signatures excepted."""
+    found = (path for path in project.root.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(project.root)): path.read_bytes() for path in found}
 
 
 def test_the_instructions_are_short_enough_for_every_client() -> None:
     assert len(INSTRUCTIONS.encode()) <= 2048
-
-
-async def test_every_skill_file_is_a_resource_that_can_be_read(project: Project) -> None:
-    async with client_of(project) as client:
-        resources = (await client.list_resources()).resources
-        assert "skill://optimize-loop/SKILL.md" in [r.uri for r in resources]
-        assert "skill://kernels/softmax/triton_template.py" in [r.uri for r in resources]
-        for resource in resources:
-            assert resource.description
-            (content,) = (await client.read_resource(resource.uri)).contents
-            assert content.text  # type: ignore[union-attr]
-
-
-async def test_the_prompt_carries_the_users_words(project: Project) -> None:
-    async with client_of(project) as client:
-        prompt = await client.get_prompt("optimize", {"request": "softmax to 800 GBps"})
-    text = prompt.messages[0].content.text  # type: ignore[union-attr]
-    assert "softmax to 800 GBps" in text
-    assert "skill://optimize-loop/SKILL.md" in text
 
 
 # The loop, in memory
@@ -242,22 +303,74 @@ async def test_a_client_that_cannot_ask_gets_a_derived_target(project: Project, 
 # Progress and cancellation
 
 
-async def test_progress_reaches_the_client_and_always_rises(project: Project) -> None:
-    seen: list[tuple[float, str | None]] = []
+async def test_progress_is_a_fraction_with_words_and_always_rises(project: Project) -> None:
+    seen: list[tuple[float, float | None, str | None]] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        seen.append((progress, message))
+        seen.append((progress, total, message))
 
     def work(job: Any, watch: Any) -> None:
-        for fraction in (0.1, 0.5, 0.2):
-            watch.progress(fraction, f"at {fraction}")
+        for fraction in (0.1, 0.5, *[0.2] * 5, 1.0):
+            watch.progress(fraction, f"{job.kind} at {fraction}")
 
     project.evaluator.before = work
     async with client_of(project) as client:
         await client.call_tool("baseline", {"kernel_path": "softmax.py", **TARGET}, progress_callback=on_progress)
-    values = [value for value, _ in seen]
-    assert "at 0.5" in [message for _, message in seen]
+    values = [value for value, _, _ in seen]
+    words = [message for _, _, message in seen]
     assert values == sorted(set(values))
+    assert {total for _, total, _ in seen} == {1.0}
+    assert 0 <= values[0] < values[-1] <= 1
+    # What a part of the step says of itself is a part of the whole: half way through the verification is not half way.
+    half_verified, half_timed = (values[words.index(f"{kind} at 0.5")] for kind in ("verify", "benchmark"))
+    assert 0.4 < half_verified < 0.6 < half_timed < 1
+
+
+async def test_waiting_a_long_time_does_not_look_like_getting_on(project: Project) -> None:
+    seen: list[float] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        seen.append(progress)
+
+    def work(job: Any, watch: Any) -> None:
+        for _ in range(600):
+            watch.progress(0.0, "waiting")
+
+    name = project.diagnosed()
+    project.patch(name, kernel(1.5))
+    project.evaluator.before = work
+    async with client_of(project) as client:
+        await client.call_tool("verify", {"experiment": name}, progress_callback=on_progress)
+    assert seen == sorted(set(seen))
+    assert seen[-1] < 0.2
+
+
+async def test_a_client_that_does_not_read_does_not_hold_up_a_step(project: Project) -> None:
+    name = project.diagnosed()
+    project.patch(name, kernel(1.5))
+    done, read = threading.Event(), anyio.Event()
+
+    def work(job: Any, watch: Any) -> None:
+        for count in range(1000):
+            watch.progress(count / 1000, "on the way")
+        done.set()
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        await read.wait()
+
+    project.evaluator.before = work
+    answers: list[Any] = []
+    async with client_of(project) as client:
+
+        async def verify() -> None:
+            answers.append(await client.call_tool("verify", {"experiment": name}, progress_callback=on_progress))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(verify)
+            assert await anyio.to_thread.run_sync(done.wait, 60)
+            assert answers == []
+            read.set()
+    assert said(answers[0])["correct"] is True
 
 
 async def test_cancelling_a_call_ends_its_work_and_leaves_the_experiment_where_it_was(project: Project) -> None:

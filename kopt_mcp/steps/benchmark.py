@@ -12,7 +12,7 @@ from kopt_mcp.steps.call import Call, lines, rounded, workloads
 def act(call: Call) -> BenchmarkData:
     """Time the verified candidate beside the best; one that turns out wrong, or to cheat, is taken back at once."""
     state = call.state
-    call.watch.progress(0.1, "timing the candidate beside the best version")
+    call.watch.stage(0.05, 1.0, "timing the candidate beside the best version")
     evaluation, held = call.evaluate("benchmark", state.current, incumbent=state.best)
     usable = evaluation.status in ("PASSED", "INCONCLUSIVE")
     if not usable:

@@ -226,7 +226,7 @@ def _ended_with(judged: Judgement, sha256: str, seen: dict[str, Confirmation]) -
 
 
 def _confirm(call: Call, sha256: str) -> Confirmation:
-    call.watch.progress(0.5, f"confirming version {short(sha256)} in a cold process")
+    call.watch.stage(0.1, 0.95, f"confirming version {short(sha256)} in a cold process")
     evaluation, held = call.evaluate("confirm", sha256)
     measured = None
     if evaluation.status == "PASSED":

@@ -11,7 +11,7 @@ from kopt_mcp.steps.call import Call, lines, workloads
 def act(call: Call) -> VerifyData:
     """Check the candidate on every workload; a wrong one is replaced on disk by what it was made from."""
     state = call.state
-    call.watch.progress(0.1, "verifying the candidate")
+    call.watch.stage(0.05, 1.0, "verifying the candidate")
     evaluation, held = call.evaluate("verify", state.current)
     if evaluation.status != "PASSED":
         call.put(state.base)

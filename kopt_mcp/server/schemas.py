@@ -1,0 +1,90 @@
+"""What a tool's schemas look like on the wire, and how arguments are held to them.
+
+Every client sends the list of tools to its model or keeps it in mind for the whole session, so it is kept short: input
+schemas without what says nothing, answers as an outline. What is accepted and what is returned is checked against
+the full models all the same.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import Any
+
+from mcp.server.mcpserver.tools import Tool
+from pydantic import ValidationError
+
+from kopt_mcp.server.answers import failure
+
+
+class StrictTool(Tool):
+    """A tool that refuses arguments that it does not have, in words rather than in a validator's report."""
+
+    async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> Any:
+        """Check the arguments, then run."""
+        try:
+            self.fn_metadata.validate_arguments(arguments)
+        except ValidationError as error:
+            return failure("InputRefused", _explain(self.name, error, list(self.parameters["properties"])))
+        return await super().run(arguments, context, convert_result)
+
+    def tighten(self) -> None:
+        """Refuse unknown arguments, and publish short schemas."""
+        arguments = self.fn_metadata.arg_model
+        arguments.model_config["extra"] = "forbid"
+        arguments.model_rebuild(force=True)
+        self.parameters = lean(arguments.model_json_schema(by_alias=True))
+        if self.fn_metadata.output_schema is not None:
+            self.fn_metadata.output_schema = outline(self.fn_metadata.output_schema)
+
+
+def lean(schema: dict[str, Any]) -> dict[str, Any]:
+    """An input schema in short: no titles, no pattern (a handle is copied), "optional" instead of "may be null"."""
+    dull = [(key, schema.get(key)) for key in ("title", "pattern")] + [("default", None)]
+    kept = {key: value for key, value in schema.items() if (key, value) not in dull}
+    for key, value in kept.items():
+        if key in ("properties", "$defs"):
+            kept[key] = {name: lean(inner) for name, inner in value.items()}
+        elif isinstance(value, dict):
+            kept[key] = lean(value)
+    something, *null = kept.get("anyOf", [None])
+    if null == [{"type": "null"}]:
+        del kept["anyOf"]
+        kept = {**lean(something), **kept}
+    return kept
+
+
+def outline(schema: dict[str, Any]) -> dict[str, Any]:
+    """The top level of an answer's schema: which fields there are and of which type; they are always all there.
+
+    What a field means is in the docstrings of `results`; the models see answers, not these schemas.
+    """
+    return {
+        "type": "object",
+        "properties": {name: {"type": _types(inner)} for name, inner in schema["properties"].items()},
+    }
+
+
+def _types(schema: dict[str, Any]) -> str | list[str]:
+    if "anyOf" in schema:
+        return [str(_types(inner)) for inner in schema["anyOf"]]
+    return "object" if "$ref" in schema else str(schema["type"])
+
+
+def _explain(tool: str, error: ValidationError, known: list[str]) -> str:
+    """One sentence a problem: what, why, and what there is instead."""
+    sentences = []
+    for problem in error.errors(include_url=False, include_context=False):
+        where = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(where, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}."
+            sentences.append(f"{tool} has no argument {where!r}; {hint}")
+        elif problem["type"] == "missing":
+            sentences.append(f"{tool} needs the argument {where!r}; it was not given; call it again with it.")
+        else:
+            given = json.dumps(problem["input"], default=str)[:120]
+            sentences.append(
+                f"{tool}: {where} is {given}; {problem['msg'][0].lower()}{problem['msg'][1:]}; correct it."
+            )
+    return " ".join(sentences)
