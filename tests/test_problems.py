@@ -1,0 +1,188 @@
+"""Tasks are recognised without running them, and every way in which they can be wrong is named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kopt_mcp import problems
+from kopt_mcp.problem import ProblemError
+from kopt_mcp.problems import Recognition, complete, executed, load, opened, recognise, source
+from kopt_mcp.problems.reading import field, json_of, text_of, tree_of
+
+OWN = """
+from kopt_mcp.problem import Problem, Workload
+raise SystemExit("recognising a file must not run it")
+PROBLEM = Problem(...)
+"""
+PROBLEM = """
+import torch
+from kopt_mcp.problem import Problem, Workload
+from shared import FACTOR
+PROBLEM = Problem(
+    name="scale", reference=lambda x: x * FACTOR, inputs=lambda make, n: (make.normal(n),),
+    workloads=[Workload({"n": 64})], bytes="8 * n", flops="n", bound="memory",
+)
+"""
+
+
+def test_our_own_format_is_recognised_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "test_scale.py").write_text(OWN)
+    found = recognise(tmp_path / "test_scale.py")
+    assert (found.format, found.name, found.trust, found.missing) == ("problem", "scale", "measured", ())
+    assert found.found == ("PROBLEM, line 4",)
+
+
+def test_a_problem_that_is_imported_from_another_file_is_one_too(tmp_path: Path) -> None:
+    (tmp_path / "test_scale.py").write_text("from elsewhere import SCALE as PROBLEM\n")
+    assert recognise(tmp_path / "test_scale.py").format == "problem"
+
+
+def test_what_nobody_recognises_is_refused_with_every_formats_reason(tmp_path: Path) -> None:
+    (tmp_path / "readme.md").write_text("# hello\n")
+    with pytest.raises(ProblemError, match=r"readme\.md is of no format that is known") as refused:
+        recognise(tmp_path / "readme.md")
+    assert all(f"{name}: " in str(refused.value) for name in problems.FORMATS)
+
+
+def test_two_formats_at_once_are_listed_and_one_must_be_told(tmp_path: Path) -> None:
+    file = tmp_path / "test_both.py"
+    file.write_text("PROBLEM = 1\nif '--json' in argv: print(dict(correctness=True))\n")
+    with pytest.raises(ProblemError, match=r"several formats: problem \(.*\); script \(.*\); say which with format="):
+        recognise(file)
+    assert recognise(file, "script").format == "script"
+
+
+def test_a_format_that_is_told_is_not_second_guessed_but_must_fit(tmp_path: Path) -> None:
+    (tmp_path / "test_scale.py").write_text(OWN)
+    with pytest.raises(ProblemError, match=r"script: test_scale\.py does not take '--json'"):
+        recognise(tmp_path / "test_scale.py", "script")
+    with pytest.raises(ProblemError, match=r"format 'scripts' is not known; .*; did you mean 'script'"):
+        recognise(tmp_path / "test_scale.py", "scripts")
+
+
+def test_a_half_recognised_task_is_shown_but_not_loaded(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").write_text("import sys\nif '--json' in sys.argv: pass\n")
+    found = recognise(tmp_path / "test_x.py")
+    with pytest.raises(ProblemError, match=r"was recognised as script .* not complete: .*neither 'correctness' nor"):
+        complete(found)
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "binary": (lambda p: p.write_bytes(b"PROBLEM = 1\0"), "is binary"),
+    "not UTF-8": (lambda p: p.write_bytes(b"PROBLEM = '\xff'\n"), "is not UTF-8 at byte 11"),
+    "huge": (lambda p: p.write_text("#" * (2 << 20)), "has more than 1048576 bytes"),
+    "no syntax": (lambda p: p.write_text("def f(:\n"), "line 1 does not parse"),
+    "nested": (lambda p: p.write_text("(" * 100_000), "does not parse"),
+    "a long chain": (lambda p: p.write_text("x = " + "-" * 100_000 + "1"), "does not parse"),
+    "a number without end": (lambda p: p.write_text("x = " + "9" * 10_000), "does not parse"),
+    "a pipe": (_fifo, "is not a regular file"),
+    "a folder": (lambda p: p.mkdir(), "is not a regular file"),
+    "missing": (lambda p: None, "cannot be read: No such file"),
+    "a loop of links": (lambda p: p.symlink_to(p), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_named_and_read_no_further(name: str, tmp_path: Path) -> None:
+    make, why = HOSTILE[name]
+    file = tmp_path / "test_x.py"
+    make(file)
+    with pytest.raises(ProblemError, match=why):
+        recognise(file)
+    with pytest.raises(ProblemError, match=r"test_x\.py"):
+        tree_of(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "is not JSON"),
+        ("", "is not JSON"),
+        ('{"a": 1, "a": 2}', "the field 'a' is given twice"),
+        ('{"a": NaN}', "NaN is not JSON"),
+        ("[" * 100_000, "is not JSON: .*recursion"),
+        ("1" * 10_000, "is not JSON: Exceeds the limit"),
+    ],
+)
+def test_json_that_is_none_is_named(text: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "task.json").write_text(text)
+    with pytest.raises(ProblemError, match=rf"task\.json.*{why}"):
+        json_of(tmp_path / "task.json")
+
+
+def test_a_field_is_named_with_its_place_and_what_was_expected() -> None:
+    assert field({"a": 1}, "a", float, "x.json") == 1.0
+    with pytest.raises(ProblemError, match=r"x\.json has no field 'b'; expected a list; there are \['a'\]"):
+        field({"a": 1}, "b", list, "x.json")
+    with pytest.raises(ProblemError, match=r"x\.json: field 'a' is True; expected a whole number"):
+        field({"a": True}, "a", int, "x.json")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_bytes(b"\xef\xbb\xbfPROBLEM = 1\n")
+    assert text_of(tmp_path / "x.py") == "PROBLEM = 1\n"
+
+
+def test_a_task_is_executed_with_its_own_neighbours_which_are_then_forgotten(tmp_path: Path) -> None:
+    for name, factor in (("one", 2.0), ("two", 3.0)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "shared.py").write_text(f"FACTOR = {factor}\n")
+        (tmp_path / name / "test_scale.py").write_text(PROBLEM)
+        assert load(tmp_path / name / "test_scale.py").reference(1.0) == factor
+    assert "shared" not in sys.modules
+
+
+def test_a_task_that_fails_when_it_is_executed_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text("x = 1\nraise ValueError('no such device')\n")
+    with pytest.raises(ProblemError, match=r"task\.py does not load: line 2: ValueError: no such device"):
+        executed(tmp_path / "task.py")
+
+
+def test_the_problem_file_of_a_task_refuses_it_once_it_changed(tmp_path: Path) -> None:
+    (tmp_path / "shared.py").write_text("FACTOR = 2.0\n")
+    task = tmp_path / "test_scale.py"
+    task.write_text(PROBLEM)
+    found = recognise(task)
+    text = source(Recognition(found.format, task, (task, tmp_path / "shared.py"), found.found), tmp_path / "below")
+    assert "path='../test_scale.py'" in text
+    (tmp_path / "below").mkdir()
+    file = tmp_path / "below" / "problem.py"
+    file.write_text(text)
+    assert executed(file).PROBLEM.reference(1.0) == 2.0
+    (tmp_path / "shared.py").write_text("FACTOR = 3.0\n")
+    with pytest.raises(ProblemError, match=r"shared\.py was \w{12} when the task was taken in and is \w{12}"):
+        executed(file)
+
+
+def test_a_name_cannot_write_code_into_the_problem_file(tmp_path: Path) -> None:
+    task = tmp_path / 'x""";import os;os.abort()#\n\'.py'
+    task.write_text(PROBLEM)
+    (tmp_path / "shared.py").write_text("FACTOR = 2.0\n")
+    (tmp_path / "problem.py").write_text(source(Recognition("problem", task, (task,), ()), tmp_path))
+    assert executed(tmp_path / "problem.py").PROBLEM.name == "scale"
+
+
+def test_a_task_that_is_gone_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match=r"gone\.py cannot be read"):
+        opened(str(tmp_path / "p.py"), format="problem", path="gone.py", files={"gone.py": "0" * 64})
+
+
+def test_recognising_loads_neither_torch_nor_yaml_nor_the_task(tmp_path: Path) -> None:
+    (tmp_path / "test_scale.py").write_text(OWN)
+    code = (
+        "import sys; from pathlib import Path; from kopt_mcp.problems import recognise; "
+        f"recognise(Path({str(tmp_path / 'test_scale.py')!r})); "
+        "print([m for m in ('torch', 'triton', 'numpy', 'mcp', 'pydantic') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
