@@ -84,6 +84,10 @@ def _parser() -> argparse.ArgumentParser:
     detect.add_argument("--json", action="store_true", help="print JSON")
     detect.set_defaults(run=_detect)
 
+    doctor = commands.add_parser("doctor", help="check interpreter, GPU, profilers, isolation, and try two kernels")
+    doctor.add_argument("--json", action="store_true", help="print one line of JSON")
+    doctor.set_defaults(run=_doctor)
+
     static = commands.add_parser("static-profile", help="what the compiler says of a kernel, with no GPU")
     static.add_argument("kernel", type=Path)
     static.add_argument("--problem", type=Path, required=True, help="the test_*.py that declares the problem")
@@ -228,6 +232,12 @@ def _detect(options: argparse.Namespace) -> int:
         found = [d.model_dump(mode="json", exclude_none=True) for d in _project(options).devices()]
     print(json.dumps(found, indent=None if options.json else 2))
     return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from kopt_mcp import doctor  # late: serving should not wait for it
+
+    return doctor.run(_project(options), as_json=options.json)
 
 
 def _static(options: argparse.Namespace) -> int:

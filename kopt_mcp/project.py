@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kopt_mcp import config
+from kopt_mcp import config, interpreter
 from kopt_mcp.evaluator.client import LocalEvaluator
+from kopt_mcp.interpreter import Interpreter
 from kopt_mcp.models import Device
 
 if TYPE_CHECKING:
@@ -43,17 +43,17 @@ class Project:
         )
 
     def python(self) -> str:
-        """The interpreter that has the user's torch: the first that is named or found.
+        """The interpreter that has the user's torch; see `interpreter`."""
+        return self.interpreter().path
 
-        In this order: `python:` in kopt.yaml, KOPT_PYTHON, the project's .venv, the active environment, our own.
+    def interpreter(self) -> Interpreter:
+        """The user's interpreter and where it was found.
+
+        Raises:
+            InputRefused: kopt.yaml cannot be read.
         """
-        named = config.read_file(self.root).get("python") or self._environment.get("KOPT_PYTHON")
-        if named:
-            return str((self.root / str(named)) if "/" in str(named) else named)
-        places = [str(self.root / ".venv")]
-        places += [self._environment[v] for v in ("VIRTUAL_ENV", "CONDA_PREFIX") if self._environment.get(v)]
-        found = (Path(place) / "bin" / "python" for place in places)
-        return next((str(p) for p in found if p.exists()), sys.executable)
+        named = config.read_file(self.root).get("python")
+        return interpreter.find(self.root, None if named is None else str(named), self._environment)
 
     def devices(self) -> list[Device]:
         """The machine's devices."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -22,6 +23,7 @@ from kopt_mcp.errors import Cancelled, EvaluatorFailed, KoptError, ProblemInvali
 from kopt_mcp.evaluator import sandbox
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed, ChannelForged
 from kopt_mcp.evaluator.records import Ceilings, Evaluation, Job, KernelTime, Mutant, ProblemInfo, TorchDevice
+from kopt_mcp.interpreter import install_line
 from kopt_mcp.watch import Watch
 
 _T = TypeVar("_T")
@@ -49,8 +51,12 @@ class Evaluator(Protocol):
         """Which device kernels one call of the candidate runs, and for how long (torch.profiler)."""
 
 
-BOOTSTRAP = """
-import importlib.util, sys
+TOO_OLD = "kopt: too old: "
+BOOTSTRAP = f"""
+import sys
+if sys.version_info < (3, 10):
+    sys.exit("{TOO_OLD}Python %d.%d, and 3.10 or newer is needed" % sys.version_info[:2])
+import importlib.util
 root, entry, *rest = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("kopt_mcp", root + "/__init__.py", submodule_search_locations=[root])
 sys.modules["kopt_mcp"] = module = importlib.util.module_from_spec(spec)
@@ -198,13 +204,25 @@ class _HarnessProcess:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _death(self, error: Exception) -> KoptError:
-        said = self._last_words
-        if "No module named 'torch'" in said:
-            return ToolUnavailable(
-                f"the interpreter {self._python!r} has no torch; run `{self._python} -m pip install torch`, or set "
-                f"`python:` in kopt.yaml or KOPT_PYTHON to the interpreter that has it."
-            )
-        return EvaluatorFailed(f"the evaluator ended unexpectedly ({error}); call again. Its last words: {said[-500:]}")
+        return unusable(self._python, self._last_words) or EvaluatorFailed(
+            f"the evaluator ended unexpectedly ({error}); call again. Its last words: {self._last_words[-500:]}"
+        )
+
+
+def unusable(python: str, last_words: str) -> ToolUnavailable | None:
+    """The refusal, where the end of what a harness wrote says that the fault is its interpreter's."""
+    line = next(reversed(last_words.strip().splitlines()), "")
+    other = "set `python:` in kopt.yaml or KOPT_PYTHON to the one that has your torch"
+    if line.startswith(TOO_OLD):
+        return ToolUnavailable(f"the interpreter {python!r} is {line.removeprefix(TOO_OLD)}; {other}.")
+    if "No module named 'torch'" in line:
+        return ToolUnavailable(f"the interpreter {python!r} has no torch; run {install_line(python)}, or {other}.")
+    if re.search(r"^\s+import torch$", last_words, re.MULTILINE) and "Error" in line:
+        return ToolUnavailable(
+            f"torch does not import in the interpreter {python!r} ({line[:300]}); "
+            f"run {install_line(python, again=True)}, or {other}."
+        )
+    return None
 
 
 _ERRORS: dict[str, type[KoptError]] = {
