@@ -45,6 +45,10 @@ LOADED_ONLY = {"functions": "functions"}
 """Formats that no file has: they are told in arguments."""
 
 
+class Unrecognised(ProblemError):
+    """A path is of no format that is known, or not of the one that was told; each one's reason."""
+
+
 _LOADED: list[str] = []
 """The tasks that were loaded in this process."""
 
@@ -80,7 +84,8 @@ def recognise(path: Path, told: str | None = None) -> Recognition:
         told: the format, where the user says it; the others are then not asked.
 
     Raises:
-        ProblemError: no format fits (with each one's reason), or several do, or the format is not known.
+        Unrecognised: no format fits.
+        ProblemError: several do, or the format that is told is not known.
     """
     answers = {name: _asked(name, path) for name in ([_known(told)] if told else FORMATS)}
     yes = [one for one in answers.values() if isinstance(one, Recognition)]
@@ -92,7 +97,7 @@ def recognise(path: Path, told: str | None = None) -> Recognition:
         said = "; ".join(f"{one.format} ({', '.join(one.found)})" for one in fitting)
         raise ProblemError(f"{path.name} could be several formats: {said}; say which with format=.")
     reasons = "; ".join(f"{name}: {why}" for name, why in answers.items())
-    raise ProblemError(f"{path.name} is of no format that is known: {reasons}")
+    raise Unrecognised(f"{path.name} is of no format that is known: {reasons}")
 
 
 def load(path: Path, told: str | None = None, *, kernel: Path | None = None) -> Problem:
