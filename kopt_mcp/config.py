@@ -21,7 +21,17 @@ class Config(Record):
     kernel_path: str
     """The file to optimise, relative to the project."""
     test_path: str | None = None
-    """The problem's file; found by convention when absent."""
+    """The problem's file, or a task of another format; found by convention when absent."""
+    format: str | None = None
+    """The task's format; recognised when absent."""
+    reference: str | None = None
+    """A function instead of a problem's file: `torch:softmax(dim=-1)`; needs `shapes`."""
+    shapes: tuple[str, ...] = ()
+    """Inputs of each workload, for `reference`: `4096x4096`, `128x512,512:int64<1000`."""
+    dtypes: tuple[str, ...] = ()
+    """Types of each shape's tensors, for `reference`; float32 when absent."""
+    entry: str | None = None
+    """Function of the kernel's file, for `reference`: what stands behind the colon of `kernel_path`."""
     target_metric: Metric | None = None
     """Follows the problem's bound when absent: `gbps`, `tflops` or `latency_us`."""
     target_value: float | None = None
@@ -65,10 +75,32 @@ def load(root: Path, arguments: Mapping[str, Any]) -> Config:
         raise InputRefused(
             f"target_value {merged['target_value']} has no unit; give target_metric: {', '.join(get_args(Metric))}."
         )
-    for key in ("workloads", "accept_weaknesses"):
+    _check_functions(merged)
+    for key in ("workloads", "accept_weaknesses", "shapes", "dtypes"):
         if merged.get(key) is not None:
             merged[key] = tuple(merged[key])
     return Config(**merged)
+
+
+def _check_functions(merged: dict[str, Any]) -> None:
+    """A reference has shapes, and is no file; its kernel may be named as `file.py:function`."""
+    path, colon, function = str(merged["kernel_path"]).rpartition(".py:")
+    if colon and function.isidentifier():
+        if "reference" not in merged:
+            raise InputRefused(
+                f"kernel_path names the function {function!r}; with a problem's file its entry says which is called; "
+                "leave it out, or give reference and shapes instead of test_path."
+            )
+        merged |= {"kernel_path": f"{path}.py", "entry": function}
+    if "reference" in merged:
+        for key in ("test_path", "format"):
+            if key in merged:
+                raise InputRefused(f"reference and {key} are both given; only one can be the problem; drop one of them.")
+        if not merged.get("shapes"):
+            raise InputRefused("reference is given without shapes; nothing could be drawn; give some, such as 4096x4096.")
+    for key in ("shapes", "dtypes"):
+        if merged.get(key) and "reference" not in merged:
+            raise InputRefused(f"{key} is given without reference; a problem's file has its own; drop it, or give both.")
 
 
 def read_file(root: Path) -> dict[str, Any]:
@@ -158,6 +190,10 @@ def _number(value: Any) -> bool:
 _CHECKS = {
     "kernel_path": _text,
     "test_path": _text,
+    "format": _text,
+    "reference": _text,
+    "shapes": _names,
+    "dtypes": _names,
     "target_metric": _metric,
     "target_value": _positive,
     "target_pct_of_peak": _fraction,
