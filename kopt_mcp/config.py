@@ -61,6 +61,8 @@ def load(root: Path, arguments: Mapping[str, Any]) -> Config:
     if {"target_value", "target_pct_of_peak"} & set(given):
         # An argument replaces the file's target, whichever way either is put.
         merged = {k: v for k, v in merged.items() if k not in ("target_value", "target_pct_of_peak")}
+    if {"test_path", "reference"} & set(given):  # so for the problem
+        merged = {k: v for k, v in merged.items() if k not in ("test_path", "format", "reference", "shapes", "dtypes")}
     merged |= given
     for key, value in merged.items():
         _CHECKS[key](key, value)
@@ -95,12 +97,12 @@ def _check_functions(merged: dict[str, Any]) -> None:
     if "reference" in merged:
         for key in ("test_path", "format"):
             if key in merged:
-                raise InputRefused(f"reference and {key} are both given; only one can be the problem; drop one of them.")
+                raise InputRefused(f"reference and {key} are both given; only one can be the problem; drop one.")
         if not merged.get("shapes"):
-            raise InputRefused("reference is given without shapes; nothing could be drawn; give some, such as 4096x4096.")
+            raise InputRefused("reference is given without shapes; nothing can be drawn; give some, as in 4096x4096.")
     for key in ("shapes", "dtypes"):
         if merged.get(key) and "reference" not in merged:
-            raise InputRefused(f"{key} is given without reference; a problem's file has its own; drop it, or give both.")
+            raise InputRefused(f"{key} is given without reference; a problem's file has its own; drop it.")
 
 
 def read_file(root: Path) -> dict[str, Any]:
