@@ -62,6 +62,7 @@ KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "working_copy": (_flag, "true or false"),
     "idea": (_text_or_none, "the id of an idea"),
     "because": (_text_or_none, "one sentence"),
+    "sanitize": (_flag, "true or false"),
     "keep_reason": (_text_or_none, "one sentence"),
     "stop": (_flag, "true or false"),
     "reason": (_text_or_none, "one sentence"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -46,6 +47,8 @@ class Config(Record):
     """Interpreter of the user's environment, for the evaluator."""
     accept_weaknesses: tuple[str, ...] = ()
     """Wrong implementations that the problem may let pass; only from the file, where a reviewer sees it."""
+    accepted_problems: dict[str, str] = {}
+    """Problem files that a person has read and accepted, by path, each with its SHA-256; only from the file too."""
     memory: Literal["user", "project", "off"] = "user"
     """How far lessons of past experiments reach: over all of the user's projects, within this one, or nowhere."""
 
@@ -185,6 +188,14 @@ def _names(key: str, value: Any) -> None:
         raise InputRefused(f"{key} names {shown(double[0])} twice; name each once.")
 
 
+def _hashes(key: str, value: Any) -> None:
+    if not isinstance(value, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in value.items()):
+        raise InputRefused(f"{key} is {shown(value)}; expected paths, each with the file's SHA-256.")
+    for path, sha256 in value.items():
+        if not re.fullmatch(r"[0-9a-f]{64}", sha256):
+            raise InputRefused(f"{key} gives {shown(sha256)} for {path!r}; expected a SHA-256 of 64 hex digits.")
+
+
 def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -204,5 +215,6 @@ _CHECKS = {
     "workloads": _names,
     "python": _text,
     "accept_weaknesses": _names,
+    "accepted_problems": _hashes,
     "memory": _memory,
 }

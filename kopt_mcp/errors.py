@@ -30,7 +30,11 @@ class GuardRefused(KoptError):
 
 
 class ProblemInvalid(KoptError):
-    """The problem file is missing, does not load, or would accept wrong kernels."""
+    """The problem file is missing, does not load, or would accept wrong kernels (`survivors`: which, and why)."""
+
+    def __init__(self, text: str, survivors: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(text)
+        self.survivors = survivors
 
 
 class ToolUnavailable(KoptError):

@@ -10,8 +10,20 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
+from kopt_mcp.certificate import Certificate
 from kopt_mcp.evaluator.records import Evaluation, ProblemInfo, Ratio, Timing
-from kopt_mcp.models import ChangeKind, DecisionStatus, Device, Diagnosis, Ending, Metric, Profile, Record, Tool
+from kopt_mcp.models import (
+    ChangeKind,
+    DecisionStatus,
+    Device,
+    Diagnosis,
+    Ending,
+    Metric,
+    Profile,
+    Record,
+    SanitizerRun,
+    Tool,
+)
 
 
 class Event(Record):
@@ -54,8 +66,10 @@ class BaselineData(Record):
     """The same, whatever its variables are called."""
     problem_files: dict[str, str]
     """The test file and the project's own modules that it imports, with their hashes."""
-    problem_review: Literal["reviewed", "unreviewed"]
-    """`reviewed`: the test file is tracked by git and as it was committed."""
+    problem_review: Literal["reviewed", "tracked", "accepted", "unreviewed"]
+    """`tracked` (in early journals `reviewed`): git has the problem's files as they are. `accepted`: a person did."""
+    accepted_by: Literal["", "kopt.yaml", "elicitation", "earlier"] = ""
+    """How a person accepted the problem; `earlier`: for another experiment, whose journal says how."""
     problem: ProblemInfo
     workloads: tuple[str, ...] | None = None
     """The workloads that were asked for; all of the device's when null."""
@@ -74,6 +88,8 @@ class BaselineData(Record):
     weaknesses: tuple[str, ...] = ()
     """Wrong implementations that they do not catch, accepted in kopt.yaml."""
     evaluation: Evaluation
+    certificate: Certificate | None = None
+    """Null in early journals."""
     held: tuple[float, float]
     """When the device lock was held."""
 
@@ -120,6 +136,8 @@ class VerifyData(Record):
 
     sha256: str
     evaluation: Evaluation
+    sanitizer: tuple[SanitizerRun, ...] = ()
+    """What compute-sanitizer said, where it was asked for."""
     held: tuple[float, float]
 
 
@@ -131,6 +149,8 @@ class BenchmarkData(Record):
     evaluation: Evaluation
     measurement: Measurement | None
     """Null when a timed workload came back without a time."""
+    certificate: Certificate | None = None
+    """Null in early journals."""
     held: tuple[float, float]
 
 
@@ -141,6 +161,8 @@ class Confirmation(Record):
     evaluation: Evaluation
     value: float | None
     """The metric as measured there."""
+    certificate: Certificate | None = None
+    """Null in early journals."""
     held: tuple[float, float]
 
 

@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
-from kopt_mcp import guards, lessons, optlog
+from kopt_mcp import exports, guards, lessons
 from kopt_mcp.arguments import check
+from kopt_mcp.certificate import Review
 from kopt_mcp.diagnosis import diagnose as diagnose_purely
 from kopt_mcp.disk import Disk
 from kopt_mcp.edit import Edit
-from kopt_mcp.errors import GuardRefused, InputRefused, KoptError, WorkspaceFailed
+from kopt_mcp.errors import GuardRefused, InputRefused, KoptError, ProblemInvalid, WorkspaceFailed
 from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.events import RefusalData
 from kopt_mcp.experiments import Experiments
 from kopt_mcp.lock import Locks
 from kopt_mcp.memory import Memory
-from kopt_mcp.models import Device, Diagnosis, Metric, Record, Tool
+from kopt_mcp.models import Device, Diagnosis, Doubts, Metric, Record, Said, Tool
 from kopt_mcp.phases import Experiment
 from kopt_mcp.results import (
     BaselineResult,
@@ -37,8 +38,8 @@ from kopt_mcp.results import (
     StepResult,
     VerifyResult,
 )
-from kopt_mcp.steps import apply_patch, baseline, benchmark, decide, diagnose, log, profile, verify
-from kopt_mcp.steps.call import Call, Compiles, Profiler, Tools
+from kopt_mcp.steps import apply_patch, baseline, benchmark, decide, diagnose, log, profile, provenance, verify
+from kopt_mcp.steps.call import Call, Compiles, Profiler, Sanitize, Tools
 from kopt_mcp.watch import Watch
 from kopt_mcp.workspace import Candidates, Workspace
 
@@ -56,9 +57,19 @@ class Step(Generic[D]):
     recovered: str
     notes: tuple[str, ...]
 
+    problem: Review
+
     def told(self, result: R) -> R:
-        """An answer with what happened on the way."""
-        return result.model_copy(update={"recovered": self.recovered, "notes": (*result.notes, *self.notes)})
+        """An answer with what happened on the way, and who stands for the problem."""
+        setup = self.state.setup
+        return result.model_copy(
+            update={
+                "recovered": self.recovered,
+                "notes": (*result.notes, *self.notes),
+                "problem": self.problem,
+                "weaknesses": setup.weaknesses[:10],
+            }
+        )
 
 
 class Loop:
@@ -69,6 +80,7 @@ class Loop:
         detect: the machine's devices.
         profile: how to profile; without it, times are all that is known.
         compiles: whether the compiler takes a kernel for a device; without it, the table of features decides alone.
+        sanitize: how to have a candidate watched for accesses outside of memory; without it, that is not run.
         user_memory: the folder where the user's lessons are kept; without it, memory ends at the project.
         clock: seconds since the epoch, for the journal's reader.
     """
@@ -85,13 +97,15 @@ class Loop:
         locks: Locks | None = None,
         disk: Disk | None = None,
         compiles: Compiles | None = None,
+        sanitize: Sanitize | None = None,
         user_memory: Path | None = None,
     ) -> None:
         self._space = Workspace(root, disk)
         self._experiments = Experiments(self._space)
         self._locks = locks or Locks()
         self._clock = clock
-        self._tools = Tools(self._space, evaluator, detect, profile, diagnose, self._locks, clock, compiles)
+        self._tools = Tools(self._space, evaluator, detect, profile, diagnose, self._locks, clock, compiles, sanitize)
+        self._survivors: dict[str, tuple[tuple[str, str], ...]] = {}
         self._memory = Memory(self._space.root, self._experiments, self._locks, self._space.disk, user_memory)
 
     def detect_gpu(self) -> DetectResult:
@@ -111,9 +125,13 @@ class Loop:
         gpu: Literal["auto", "nvidia", "amd", "cpu"] | None = None,
         workloads: Sequence[str] | None = None,
         python: str | None = None,
+        said: Said | None = None,
         watch: Watch | None = None,
     ) -> BaselineResult:
         """Begin an experiment: its own folder, its own journal; arguments win over `kopt.yaml`.
+
+        Args:
+            said: what a person answered to `doubts`, where one was asked.
 
         Raises:
             InputRefused, ProblemInvalid: something has to be put right first; nothing was created.
@@ -132,16 +150,34 @@ class Loop:
         }
         watch = watch or Watch()
         self._memory.scope()
-        planned = baseline.plan(self._tools, given)
+        planned = baseline.plan(self._tools, given, said or Said(), self._accepted())
         with self._experiments.claim(planned.problem.name, planned.device) as name:
             candidates = Candidates(self._space, name, Path(planned.kernel).suffix)
-            data = baseline.act(self._tools, planned, candidates, watch)
+            try:
+                data = baseline.act(self._tools, planned, candidates, watch)
+            except ProblemInvalid as error:
+                self._survivors[planned.problem_files[self._space.relative(planned.test)]] = error.survivors
+                raise
             journal = self._experiments.journal(name)
             journal.append("baseline", "ok", data, self._clock())
         state = self._experiments.replay(name)
         assert state is not None
-        result = baseline.answer(state, (*planned.notes, *self._write_log(state, watch)))
+        result = baseline.answer(state, (*planned.notes, *self._write_log(state, watch)), self._space)
         return result.model_copy(update={"remembered": self._memory.relevant(state)})
+
+    def doubts(self, kernel_path: str | None = None, test_path: str | None = None) -> Doubts:
+        """What only a person can settle before a baseline; nothing where baseline itself will refuse."""
+        try:
+            return baseline.doubts(
+                self._space, {"kernel_path": kernel_path, "test_path": test_path}, self._accepted(), self._survivors
+            )
+        except KoptError:
+            return Doubts()
+
+    def _accepted(self) -> dict[str, str]:
+        """Problem files that a person accepted for an earlier experiment here, with their hashes."""
+        states = [s for s in self._experiments.states() if s.setup.problem_review == "accepted"]
+        return {path: sha256 for state in states for path, sha256 in state.setup.problem_files.items()}
 
     def profile(
         self, experiment: str, workload: str | None = None, depth: str = "quick", *, watch: Watch | None = None
@@ -193,13 +229,17 @@ class Loop:
         )
         return step.told(apply_patch.answer(step.state, step.data, step.candidates))
 
-    def verify(self, experiment: str, *, watch: Watch | None = None) -> VerifyResult:
+    def verify(self, experiment: str, *, sanitize: bool = False, watch: Watch | None = None) -> VerifyResult:
         """Check the candidate; a wrong one is taken back at once.
 
+        Args:
+            sanitize: also under compute-sanitizer, on the smallest workloads.
+
         Raises:
-            GuardRefused, ProblemInvalid, DeviceBusy, EvaluatorFailed, ToolUnavailable, WorkspaceFailed, Cancelled
+            GuardRefused, InputRefused, ProblemInvalid, DeviceBusy, EvaluatorFailed, ToolUnavailable, WorkspaceFailed,
+            Cancelled
         """
-        step = self._step("verify", experiment, watch, verify.act)
+        step = self._step("verify", experiment, watch, lambda call: verify.act(call, sanitize))
         return step.told(verify.answer(step.state, step.data))
 
     def benchmark(self, experiment: str, *, watch: Watch | None = None) -> BenchmarkResult:
@@ -283,7 +323,8 @@ class Loop:
             state = self._known(name)
             call.put(state.current)
             notes = (*call.notes, *self._write_log(state, watch))
-        return Step(state, data, candidates, recovered, notes)
+            problem = provenance.standing(self._space, state.setup)
+        return Step(state, data, candidates, recovered, notes, problem)
 
     @contextmanager
     def _refusals_journalled(self, tool: Tool, state: Experiment, recovered: str, watch: Watch) -> Iterator[None]:
@@ -338,7 +379,7 @@ class Loop:
         """Render the log; it can always be rendered again, so that its failure is a note and not an error."""
         try:
             with self._locks.folder(self._experiments.folder, "the log", watch):
-                optlog.write(self._experiments.folder, state, self._space.disk)
+                exports.write(self._experiments.folder, state, self._space.disk, self._experiments.states())
         except KoptError as error:
             return (f"the log was not updated: {error}",)
         return ()

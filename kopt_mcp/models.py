@@ -240,6 +240,44 @@ class Diagnosis(Record):
     """`counters`, `static` or `analytic`: what the diagnosis rests on."""
 
 
+class Doubts(Record):
+    """What only a person can settle before a baseline."""
+
+    unread: dict[str, str] = {}
+    """Problem files that neither git nor a person stands for, with their hashes."""
+    weaknesses: tuple[tuple[str, str], ...] = ()
+    """Wrong kernels that an earlier call found the problem to let pass, and why it does."""
+
+
+class Said(Record):
+    """What a person answered to them."""
+
+    problem: dict[str, str] = {}
+    """Files accepted, with the hashes that were shown."""
+    weaknesses: tuple[str, ...] = ()
+
+
+class SanitizerRun(Record):
+    """What one tool of compute-sanitizer said of a candidate."""
+
+    tool: Literal["memcheck", "racecheck"]
+    status: Literal["passed", "failed", "not run"]
+    finding: str = ""
+    """The first one."""
+    place: str = ""
+    """File and line of the finding, where the machine code holds them."""
+    why: str = ""
+    """Why it was not run, and what to do about it."""
+    isolation: str = ""
+    """How far the candidate was shut in."""
+
+    def words(self) -> str:
+        """The same in a line."""
+        place = f" at {self.place}" if self.place else ""
+        rest = self.why or (f"{self.finding}{place}" if self.finding else "")
+        return f"{self.tool} {self.status}" + (f": {rest}" if rest else "")
+
+
 Tool = Literal["detect_gpu", "baseline", "profile", "diagnose", "apply_patch", "verify", "benchmark", "decide", "log"]
 Phase = Literal["new", "ready", "profiled", "diagnosed", "patched", "verified", "failed", "benchmarked", "done"]
 ChangeKind = Literal["launch", "memory", "algorithm", "numerics", "scheduling", "arch"]

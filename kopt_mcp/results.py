@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from kopt_mcp.certificate import Review
 from kopt_mcp.evaluator.records import Status
 from kopt_mcp.models import (
     ChangeKind,
@@ -48,6 +49,10 @@ class StepResult(Described):
     """The tools that are legal now."""
     recovered: str = ""
     """What an interrupted call left behind, and how it was put right; empty as a rule."""
+    problem: Review = "unreviewed"
+    """`tracked`: git has the test file as it is. `accepted`: a person has. `unreviewed`: nobody may have read it."""
+    weaknesses: tuple[str, ...] = ()
+    """Wrong implementations that the problem lets pass, which a person has accepted."""
     notes: tuple[str, ...] = ()
 
 
@@ -78,10 +83,9 @@ class BaselineResult(StepResult):
     least_gain_pct: float
     """A change must gain at least this much, beyond doubt, to be accepted."""
     max_iterations: int
-    problem: Literal["reviewed", "unreviewed"]
-    """`unreviewed`: the test file is not committed in git, so nobody may have looked at it."""
+    to_accept: str = ""
+    """What a person can do about an unreviewed problem, with the line to write; tell the user."""
     mutants_caught: int
-    weaknesses: tuple[str, ...]
     workloads: tuple[WorkloadLine, ...]
     remembered: tuple[str, ...] = ()
     """What past experiments on such kernels gained and failed, a line each."""
@@ -146,6 +150,8 @@ class VerifyResult(StepResult):
     detail: str
     reverted: bool
     checks: int
+    sanitizer: str = ""
+    """What compute-sanitizer said, where it was asked for: passed, failed with a finding, or not run and why."""
     workloads: tuple[WorkloadLine, ...]
     """Those that failed, or all when none did."""
 
@@ -167,6 +173,8 @@ class BenchmarkResult(StepResult):
     verdict: Literal["better", "same", "worse", "unusable"]
     reason: str
     reverted: bool
+    certificate: str = ""
+    """What stands behind the numbers, in short: method, calls, interval, hashes, device, versions, isolation, time."""
     workloads: tuple[WorkloadLine, ...]
 
 
@@ -189,6 +197,8 @@ class DecideResult(StepResult):
     ended: Ending | None
     confirmed: bool | None
     """Whether the final kernel passed once more in a cold process; null while the experiment goes on."""
+    certificate: str = ""
+    """What stands behind the numbers, in short; of the last, cold evaluation once the experiment is over."""
     summary: str = ""
     """The log's last line, once the experiment is over."""
 
@@ -235,6 +245,12 @@ class LogResult(Described):
     read: tuple[str, ...] = ()
     table: str = ""
     """The optimisation log, in Markdown."""
+    certificate: str = ""
+    """What stands behind the best version's number, in short."""
+    problem: Review | None = None
+    """Who stands for the problem: git (`tracked`), a person (`accepted`), or nobody (`unreviewed`)."""
+    weaknesses: tuple[str, ...] = ()
+    """Wrong implementations that the problem lets pass, which a person has accepted."""
     refusals: tuple[str, ...] = ()
     """The last few calls that were refused or failed since the last step."""
     damaged: tuple[str, ...] = ()

@@ -38,6 +38,8 @@ FILE_BYTES = 2 << 30
 OPEN_FILES = 4096
 REPORT_FLAG = "-fopt-info-vec-optimized-missed="
 REPORT_FILE = "vectorization.txt"
+LINE_FLAG = "-lineinfo"
+"""Of nvcc: line numbers in the machine code, which stays as it is."""
 _CFLAGS = re.compile(r"^\s*(//|/\*)\s*kopt:\s*cflags\s*=")
 
 
@@ -68,6 +70,8 @@ def main(folder_name: str) -> None:
             answer.tell(**describe_arguments(problem, job.workload))
         elif job.op == "vectorization":
             answer.tell(**vectorization(job, folder))
+        elif job.op == "each":
+            each(job, problem, folder, answer)
         else:
             call(job, problem, folder, answer)
         answer.tell(stage="done")
@@ -100,6 +104,29 @@ def call(job: TargetJob, problem: Problem, folder: Path, answer: Answer) -> None
     answer.tell(calls=job.calls, host_us=statistics.median(times), warm_ups=WARM_UPS)
 
 
+def each(job: TargetJob, problem: Problem, folder: Path, answer: Answer) -> None:
+    """Call the candidate once on every workload asked for, each tensor in an allocation of exactly its size.
+
+    The guard bands of a verification would hide what is read behind an input; a C, CUDA or HIP kernel is built with
+    line numbers, `shift` is by how many lines its copy is longer.
+    """
+    kind = "cpu" if job.device == "cpu" else "cuda"
+    source = _copy_of(job, folder)
+    shift = _with_flag(source, LINE_FLAG) if source.suffix == ".cu" else 0
+    answer.tell(stage="loading the kernel", shift=shift, isolation=_shut_in(job, folder))
+    if kind == "cuda":
+        torch.cuda.set_device(torch.device(job.device))
+    function: Callable[..., Any] | None = None
+    for workload in problem.for_device(kind, list(job.workloads) or None):
+        case = problem.case(workload)
+        arguments = [_copied(a) for a in draw(case.inputs, case.literals, SEED, kind).args]
+        if function is None or source.suffix != ".py":  # a C function is bound to the outputs of one workload
+            function = load(source, problem, case, arguments, kind, job.timeout_s)
+        answer.tell(stage=f"calling {workload.name}")
+        function(*arguments)
+        _synchronise(kind)
+
+
 def load(
     source: Path, problem: Problem, case: Case, arguments: list[Any], kind: str, timeout_s: float
 ) -> Callable[..., Any]:
@@ -130,15 +157,20 @@ def describe_arguments(problem: Problem, name: str | None) -> dict[str, Any]:
 def vectorization(job: TargetJob, folder: Path) -> dict[str, Any]:
     """Build the kernel with its own flags and GCC's report; `shift` is by how many lines the copy is longer."""
     source = _copy_of(job, folder)
-    flag = f"{REPORT_FLAG}{folder / REPORT_FILE}"
+    shift = _with_flag(source, f"{REPORT_FLAG}{folder / REPORT_FILE}")
+    native.build(source, folder, job.timeout_s)
+    return {"shift": shift}
+
+
+def _with_flag(source: Path, flag: str) -> int:
+    """Add a compiler flag to the file's own; by how many lines it has become longer."""
     first, _, rest = source.read_text(encoding="utf-8", errors="replace").partition("\n")
     own = _CFLAGS.match(first) is not None
     with_flag = (
         re.sub(r"\s*(\*/)?\s*$", rf" {flag} \1", first, count=1) if own else f"// kopt: cflags = {flag}\n{first}"
     )
     source.write_text(f"{with_flag}\n{rest}", encoding="utf-8")
-    native.build(source, folder, job.timeout_s)
-    return {"shift": 0 if own else 1}
+    return 0 if own else 1
 
 
 class NoMarks:

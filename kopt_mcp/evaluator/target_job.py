@@ -26,8 +26,9 @@ main(folder)
 class TargetJob:
     """One request to the profile target. Files are named with their SHA-256, and refused when they differ from it."""
 
-    op: Literal["call", "arguments", "vectorization"]
-    """`call`: run one workload between the profiler's marks. `arguments`: describe the inputs for the static profile.
+    op: Literal["call", "each", "arguments", "vectorization"]
+    """`call`: run one workload between the profiler's marks. `each`: call every one of `workloads` once, in memory that
+    ends where a tensor ends, for a checker to watch. `arguments`: describe the inputs for the static profile.
     `vectorization`: have the compiler say which loops of a C or C++ kernel it vectorised."""
     problem: str
     problem_sha256: str
@@ -37,6 +38,8 @@ class TargetJob:
     candidate_sha256: str = ""
     workload: str | None = None
     """The device's first one when absent."""
+    workloads: tuple[str, ...] = ()
+    """For `each`; all of the device's when empty."""
     marks: Literal["none", "cuda", "roctx", "perf"] = "none"
     """How the profiler is told where the call begins and ends."""
     library: str = ""

@@ -13,7 +13,7 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from kopt_mcp.edit import Edit
-from kopt_mcp.models import Metric
+from kopt_mcp.models import Doubts, Metric, Said
 from kopt_mcp.results import (
     BaselineResult,
     BenchmarkResult,
@@ -26,7 +26,14 @@ from kopt_mcp.results import (
     VerifyResult,
 )
 from kopt_mcp.server import documents, links
-from kopt_mcp.server.asking import Target, ask_for_target
+from kopt_mcp.server.asking import (
+    Acceptance,
+    Target,
+    ask_about_problem,
+    ask_about_weaknesses,
+    ask_for_target,
+    find_doubts,
+)
 from kopt_mcp.server.place import Workplace
 from kopt_mcp.server.running import run
 from kopt_mcp.server.schemas import StrictTool
@@ -52,6 +59,9 @@ class Tools:
         self,
         ctx: Context,
         asked: Annotated[ElicitationResult[Target], Resolve(ask_for_target)],
+        doubts: Annotated[Doubts, Resolve(find_doubts)],
+        read: Annotated[ElicitationResult[Acceptance], Resolve(ask_about_problem)],
+        weak: Annotated[ElicitationResult[Acceptance], Resolve(ask_about_weaknesses)],
         kernel_path: Annotated[str | None, Field(description="The kernel file, relative to the project.")] = None,
         test_path: Annotated[str | None, Field(description="The problem file; found beside the kernel.")] = None,
         target_metric: Annotated[Metric | None, Field(description="latency_us: lower is better.")] = None,
@@ -74,6 +84,10 @@ class Tools:
         """
         if isinstance(asked, AcceptedElicitation) and asked.data.target_value is not None:
             target_value, target_metric = asked.data.target_value, asked.data.target_metric or target_metric
+        said = Said(
+            problem=doubts.unread if _accepted(read) else {},
+            weaknesses=tuple(name for name, _ in doubts.weaknesses) if _accepted(weak) else (),
+        )
         return await run(
             ctx,
             lambda watch: self._place.loop.baseline(
@@ -85,6 +99,7 @@ class Tools:
                 max_iterations=max_iterations,
                 gpu=gpu,
                 workloads=workloads,
+                said=said,
                 watch=watch,
             ),
         )
@@ -156,13 +171,18 @@ class Tools:
             links.of_patch,
         )
 
-    async def verify(self, ctx: Context, experiment: Experiment) -> Annotated[CallToolResult, VerifyResult]:
+    async def verify(
+        self,
+        ctx: Context,
+        experiment: Experiment,
+        sanitize: Annotated[bool, Field(description="Also run compute-sanitizer.")] = False,
+    ) -> Annotated[CallToolResult, VerifyResult]:
         """Check whether the candidate is right; a wrong one is taken back at once.
 
         On secret inputs, other distributions and odd shapes, in a process of its own. When `correct` is false, `detail`
         says how it is wrong, the kernel file is the former version again, and decide is next, to record it.
         """
-        return await run(ctx, lambda watch: self._place.loop.verify(experiment, watch=watch))
+        return await run(ctx, lambda watch: self._place.loop.verify(experiment, sanitize=sanitize, watch=watch))
 
     async def benchmark(self, ctx: Context, experiment: Experiment) -> Annotated[CallToolResult, BenchmarkResult]:
         """Time the verified candidate in turns with the best version so far.
@@ -210,6 +230,10 @@ class Tools:
         if read is not None:
             return await documents.answer(ctx, read, alone=experiment is None and query is None)
         return await run(ctx, lambda watch: self._place.loop.log(experiment, query))
+
+
+def _accepted(answer: ElicitationResult[Acceptance]) -> bool:
+    return isinstance(answer, AcceptedElicitation) and answer.data.accept
 
 
 @dataclass(frozen=True)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from kopt_mcp import config as configuration
 from kopt_mcp import metrics
+from kopt_mcp.certificate import Review, issue
 from kopt_mcp.config import Config
 from kopt_mcp.errors import InputRefused, ProblemInvalid
 from kopt_mcp.evaluator.records import Evaluation, Mutant, ProblemInfo, WorkloadInfo
 from kopt_mcp.events import BaselineData, Measurement
-from kopt_mcp.models import Device, Metric
+from kopt_mcp.models import Device, Doubts, Metric, Said
 from kopt_mcp.phases import Experiment, legal
 from kopt_mcp.platforms.interface import with_ceilings
 from kopt_mcp.results import BaselineResult
 from kopt_mcp.source import normal_form, shape
 from kopt_mcp.stats import least_gain
+from kopt_mcp.steps import provenance
 from kopt_mcp.steps.call import Subject, Tools, evaluate, lines, rounded, torch_name, workloads
 from kopt_mcp.watch import Watch
-from kopt_mcp.workspace import Candidates, decode
+from kopt_mcp.workspace import Candidates, Workspace, decode
 
+Accepted = Literal["", "kopt.yaml", "elicitation", "earlier"]
+"""How a person accepted a problem."""
 DERIVED = 0.7
 """Share of the measured roof that is aimed at where no target is given."""
 NOISY = 0.05
@@ -44,16 +49,45 @@ class Plan:
     device: Device
     metric: Metric
     notes: tuple[str, ...]
+    review: Review
+    accepted_by: Accepted
 
 
-def plan(tools: Tools, arguments: Mapping[str, Any]) -> Plan:
+def doubts(
+    space: Workspace,
+    arguments: Mapping[str, Any],
+    earlier: Mapping[str, str],
+    survivors: Mapping[str, tuple[tuple[str, str], ...]],
+) -> Doubts:
+    """What a person should be asked. `survivors`: what was found out about problems, by the hash of their file.
+
+    Raises:
+        InputRefused, WorkspaceFailed: there is nothing to be asked about yet.
+    """
+    config = configuration.load(space.root, arguments)
+    kernel, _ = space.kernel(config.kernel_path)
+    test = space.test(config.test_path, kernel)
+    files = space.problem_files(test, kernel)
+    standing = provenance.review(space, files, {**earlier, **config.accepted_problems})
+    found = survivors.get(files[space.relative(test)], ())
+    return Doubts(
+        unread=provenance.unread(space, files) if standing == "unreviewed" else {},
+        weaknesses=tuple(one for one in found if one[0] not in config.accept_weaknesses),
+    )
+
+
+def plan(tools: Tools, arguments: Mapping[str, Any], said: Said, earlier: Mapping[str, str]) -> Plan:
     """Read and check everything that can be checked without the device.
+
+    Args:
+        earlier: problem files that a person accepted for an earlier experiment, with their hashes.
 
     Raises:
         InputRefused, ProblemInvalid: what is wrong, and what to do about it.
     """
     space = tools.workspace
     config = configuration.load(space.root, arguments)
+    config = config.model_copy(update={"accept_weaknesses": (*config.accept_weaknesses, *said.weaknesses)})
     kernel, data = space.kernel(config.kernel_path)
     shown = space.relative(kernel)
     body = decode(data, shown).body
@@ -67,7 +101,10 @@ def plan(tools: Tools, arguments: Mapping[str, Any]) -> Plan:
     infos = metrics.chosen(problem, config.workloads)
     metric = config.target_metric or metrics.default_metric(problem)
     metrics.check_countable(metric, infos)
-    return Plan(config, shown, data, normal, shaped, test, files, problem, device, metric, notes)
+    review, accepted_by = _review(
+        space, files, {"kopt.yaml": config.accepted_problems, "elicitation": said.problem, "earlier": earlier}
+    )
+    return Plan(config, shown, data, normal, shaped, test, files, problem, device, metric, notes, review, accepted_by)
 
 
 def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> BaselineData:
@@ -97,6 +134,7 @@ def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> Ba
         evaluation = evaluate(tools.evaluator, subject, twice, watch)
         held = (begun, tools.clock())
     measured = _timed(evaluation, planned, infos)
+    floor = metrics.noise_floor(evaluation)
     roof = metrics.roof(planned.metric, planned.problem, infos, device)
     target, source = _target(config, planned.metric, roof)
     return BaselineData(
@@ -106,9 +144,8 @@ def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> Ba
         normal=planned.normal,
         shape=planned.shape,
         problem_files=planned.problem_files,
-        problem_review="reviewed"
-        if all(space.reviewed(space.root / p) for p in planned.problem_files)
-        else "unreviewed",
+        problem_review=planned.review,
+        accepted_by=planned.accepted_by,
         problem=planned.problem,
         workloads=config.workloads,
         device=device,
@@ -117,16 +154,27 @@ def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> Ba
         target_source=source,
         roof=roof,
         max_iterations=config.max_iterations,
-        floor=metrics.noise_floor(evaluation),
+        floor=floor,
         measurement=measured,
         mutants=sum(m.caught for m in mutants),
         weaknesses=weak,
         evaluation=evaluation,
+        certificate=issue(
+            evaluation,
+            source_sha256=sha256,
+            incumbent_sha256=sha256,
+            problem_sha256=problem_sha256,
+            problem=planned.review,
+            weaknesses=weak,
+            device=device,
+            floor=floor,
+            at=held[1],
+        ),
         held=held,
     )
 
 
-def answer(state: Experiment, extra: tuple[str, ...]) -> BaselineResult:
+def answer(state: Experiment, extra: tuple[str, ...], space: Workspace) -> BaselineResult:
     """What the agent is told."""
     setup = state.setup
     start = setup.measurement.value
@@ -137,6 +185,7 @@ def answer(state: Experiment, extra: tuple[str, ...]) -> BaselineResult:
         notes.append(
             f"timing is noisy: gains under {200 * setup.floor:.0f} % cannot be told from chance; quiet the machine."
         )
+    standing = provenance.standing(space, setup)
     return BaselineResult(
         experiment=state.id,
         phase=state.phase,
@@ -155,7 +204,8 @@ def answer(state: Experiment, extra: tuple[str, ...]) -> BaselineResult:
         noise_pct=rounded(100 * setup.floor) or 0.0,
         least_gain_pct=rounded(100 * least_gain(setup.floor)) or 0.0,
         max_iterations=setup.max_iterations,
-        problem=setup.problem_review,
+        problem=standing,
+        to_accept=provenance.to_accept(space, setup.problem_files) if standing == "unreviewed" else "",
         mutants_caught=setup.mutants,
         weaknesses=setup.weaknesses[:10],
         workloads=tuple(
@@ -202,13 +252,29 @@ def _device(devices: list[Device], gpu: str, kernel: Path) -> Device:
 
 def _weaknesses(mutants: list[Mutant], accepted: tuple[str, ...]) -> tuple[str, ...]:
     alive = [m for m in mutants if not m.caught]
-    for mutant in alive:
-        if mutant.name not in accepted:
-            raise ProblemInvalid(
-                f"the problem accepts a wrong kernel ({mutant.name}): {mutant.why}; no result on it would mean "
-                f"anything; strengthen the test, or have it listed under accept_weaknesses in {configuration.FILE}."
-            )
+    open_ones = tuple((m.name, m.why) for m in alive if m.name not in accepted)
+    if open_ones:
+        name, why = open_ones[0]
+        raise ProblemInvalid(
+            f"the problem accepts a wrong kernel ({name}): {why}; no result on it would mean anything; strengthen the "
+            f"test, or have a person write into {configuration.FILE}: accept_weaknesses: "
+            f"[{', '.join(json.dumps(n) for n, _ in open_ones)}]; every result then says so.",
+            open_ones,
+        )
     return tuple(m.name for m in alive)
+
+
+def _review(
+    space: Workspace, files: Mapping[str, str], ways: Mapping[Accepted, Mapping[str, str]]
+) -> tuple[Review, Accepted]:
+    """Who stands for the problem, and by which way a person came to; several ways together count too."""
+    together: dict[str, str] = {}
+    for way, accepted in ways.items():
+        together |= accepted
+        found = provenance.review(space, files, together)
+        if found != "unreviewed":
+            return found, way if found == "accepted" else ""
+    return "unreviewed", ""
 
 
 def _must_pass(evaluation: Evaluation, kernel: str) -> None:

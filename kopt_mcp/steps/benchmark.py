@@ -19,7 +19,12 @@ def act(call: Call) -> BenchmarkData:
         call.put(state.base)
     measured = metrics.measurement(state.setup.target_metric, workloads(state.setup), evaluation) if usable else None
     return BenchmarkData(
-        sha256=state.current, incumbent=state.best, evaluation=evaluation, measurement=measured, held=held
+        sha256=state.current,
+        incumbent=state.best,
+        evaluation=evaluation,
+        measurement=measured,
+        certificate=call.certificate(evaluation, state.current, state.best, held),
+        held=held,
     )
 
 
@@ -45,5 +50,6 @@ def answer(state: Experiment, data: BenchmarkData) -> BenchmarkResult:
         verdict=verdict,
         reason=reason[:500],
         reverted=state.phase == "failed",
+        certificate=data.certificate.short() if data.certificate else "",
         workloads=lines(state.setup.target_metric, workloads(state.setup), evaluation.workloads),
     )

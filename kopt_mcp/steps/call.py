@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from kopt_mcp import guards
+from kopt_mcp.certificate import Certificate, issue
 from kopt_mcp.errors import Cancelled, DeviceBusy, InputRefused, ProblemInvalid
 from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.evaluator.records import Evaluation, Job, ProblemInfo, Timing, WorkloadInfo, WorkloadResult
 from kopt_mcp.events import BaselineData
 from kopt_mcp.lock import Locks
 from kopt_mcp.metrics import chosen, gain_pct, value
-from kopt_mcp.models import Device, Diagnosis, Metric, Profile
+from kopt_mcp.models import Device, Diagnosis, Metric, Profile, SanitizerRun
 from kopt_mcp.phases import Experiment
 from kopt_mcp.results import WorkloadLine
+from kopt_mcp.steps import provenance
 from kopt_mcp.watch import Watch
 from kopt_mcp.workspace import Candidates, Workspace
 
@@ -50,6 +52,15 @@ class Profiler(Protocol):
         """
 
 
+class Sanitize(Protocol):
+    """How the loop may have a candidate watched for accesses outside of memory; `profiling.Sanitizer` is one."""
+
+    def __call__(
+        self, *, device: Device, job: Job, workloads: Sequence[WorkloadInfo], watch: Watch
+    ) -> tuple[SanitizerRun, ...]:
+        """Run it; what cannot be run is `not run` and says why."""
+
+
 class Compiles(Protocol):
     """How the loop may ask the compiler, where somebody gives it one; `static` has what it takes."""
 
@@ -73,6 +84,7 @@ class Tools:
     locks: Locks
     clock: Callable[[], float]
     compiles: Compiles | None = None
+    sanitize: Sanitize | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +164,38 @@ class Call:
             begun = self.tools.clock()
             evaluation = evaluate(self.tools.evaluator, self.subject(device), job, self.watch)
             return evaluation, (begun, self.tools.clock())
+
+    def sanitize(self, sha256: str) -> tuple[SanitizerRun, ...]:
+        """What compute-sanitizer says of a version of the kernel.
+
+        Raises:
+            DeviceBusy, Cancelled, WorkspaceFailed, GuardRefused: nothing is known.
+        """
+        if self.tools.sanitize is None:
+            return (SanitizerRun(tool="memcheck", status="not run", why="this server was built without it"),)
+        device = self.device()
+        self.candidates.load(sha256)
+        subject = self.subject(device)
+        job = subject.job("verify", self.candidates.path(sha256), sha256)
+        with self.tools.locks.device(device.uuid, device.name, self.watch):
+            return self.tools.sanitize(device=device, job=job, workloads=subject.infos, watch=self.watch)
+
+    def certificate(
+        self, evaluation: Evaluation, sha256: str, incumbent: str | None, held: tuple[float, float]
+    ) -> Certificate:
+        """What stands behind an evaluation of this experiment."""
+        setup = self.state.setup
+        return issue(
+            evaluation,
+            source_sha256=sha256,
+            incumbent_sha256=incumbent,
+            problem_sha256=setup.problem_files[setup.test],
+            problem=provenance.standing(self.tools.workspace, setup),
+            weaknesses=setup.weaknesses,
+            device=setup.device,
+            floor=setup.floor,
+            at=held[1],
+        )
 
     def put(self, sha256: str) -> None:
         """Make a version the kernel on disk, before the journal says so: a crash in between undoes it."""

@@ -137,8 +137,19 @@ def answer(state: Experiment, data: DecideData) -> DecideResult:
         iterations_left=max(0, setup.max_iterations - len(state.iterations)),
         ended=data.ended,
         confirmed=data.confirmed,
+        certificate=_certificate(state, data),
         summary=optlog.final(state) if state.ended else "",
     )
+
+
+def _certificate(state: Experiment, data: DecideData) -> str:
+    """Of the evaluation that decided: the cold one where there was one, else the iteration's benchmark."""
+    cold = [c.certificate for c in data.confirmations if c.sha256 == data.sha256 and c.certificate]
+    if cold:
+        return cold[-1].short()
+    last = state.iterations[-1] if data.iteration is not None else None
+    timed = last.benchmark.certificate if last and last.benchmark else None
+    return timed.short() if timed else ""
 
 
 def best_iteration(state: Experiment) -> int:
@@ -231,7 +242,13 @@ def _confirm(call: Call, sha256: str) -> Confirmation:
     measured = None
     if evaluation.status == "PASSED":
         measured = metrics.measurement(call.state.setup.target_metric, workloads(call.state.setup), evaluation)
-    return Confirmation(sha256=sha256, evaluation=evaluation, value=measured.value if measured else None, held=held)
+    return Confirmation(
+        sha256=sha256,
+        evaluation=evaluation,
+        value=measured.value if measured else None,
+        certificate=call.certificate(evaluation, sha256, None, held),
+        held=held,
+    )
 
 
 def _why_failed(iteration: Iteration) -> str:

@@ -13,6 +13,7 @@ from kopt_mcp.lessons import Lesson, found
 from kopt_mcp.models import Tool
 from kopt_mcp.phases import Experiment, legal
 from kopt_mcp.results import ExperimentLine, LogResult
+from kopt_mcp.steps import provenance
 from kopt_mcp.steps.call import rounded
 from kopt_mcp.steps.decide import best_iteration
 from kopt_mcp.steps.diagnose import left
@@ -71,6 +72,9 @@ def one(state: Experiment, events: list[Event], workspace: Workspace, query: str
         tried=tuple(_tried(state)),
         read=tuple(found.diagnosis.read) if found is not None and current else (),
         table=_table(state),
+        certificate=_certificate(state),
+        problem=provenance.standing(workspace, setup),
+        weaknesses=setup.weaknesses[:10],
         refusals=tuple(_refusals(events)),
         matches=tuple(_matching(state, query)[:SHOWN]) if query else (),
     )
@@ -101,6 +105,18 @@ def _table(state: Experiment) -> str:
             *lines[-SHOWN:],
         ]
     return "\n".join([*lines, *([optlog.final(state)] if state.ended else [])])
+
+
+def _certificate(state: Experiment) -> str:
+    """Of the best version's number: its last cold evaluation, else the benchmark that it won, else the baseline."""
+    found = [state.setup.certificate] if state.best == state.setup.sha256 else []
+    for iteration in state.iterations:
+        if iteration.patch.sha256 == state.best and iteration.benchmark is not None:
+            found.append(iteration.benchmark.certificate)
+        cold = iteration.decision.confirmations if iteration.decision is not None else ()
+        found += [c.certificate for c in cold if c.sha256 == state.best]
+    known = [certificate for certificate in found if certificate is not None]
+    return known[-1].short() if known else ""
 
 
 def _pending(state: Experiment) -> str:
