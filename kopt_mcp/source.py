@@ -125,7 +125,7 @@ def inputs(make, rows, cols):
     return [{drawn}]
 
 
-problem = Problem(
+PROBLEM = Problem(
     name="{entry.replace("_", "-")}",
     entry="{entry}",
     reference=reference,
@@ -138,10 +138,10 @@ problem = Problem(
     flops="rows * cols",
     bound="memory",
 )
-test_{entry} = problem.as_test()
+test_{entry} = PROBLEM.as_test()
 
 if __name__ == "__main__":
-    raise SystemExit(problem.main())
+    raise SystemExit(PROBLEM.main())
 '''
 
 

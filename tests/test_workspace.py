@@ -254,9 +254,9 @@ def test_without_a_test_the_refusal_holds_a_scaffold_that_parses(tmp_path: Path)
 
 def test_the_scaffold_is_a_problem_that_the_evaluator_accepts() -> None:
     namespace: dict[str, object] = {"__name__": "scaffold"}
-    text = scaffold("k.py", "def rms_norm(x, weight):\n    pass\n").replace("test_rms_norm = problem.as_test()", "")
+    text = scaffold("k.py", "def rms_norm(x, weight):\n    pass\n").replace("test_rms_norm = PROBLEM.as_test()", "")
     exec(compile(text, "test_k.py", "exec"), namespace)
-    assert namespace["problem"].entry == "rms_norm"  # type: ignore[attr-defined]
+    assert namespace["PROBLEM"].entry == "rms_norm"  # type: ignore[attr-defined]
 
 
 def test_the_entry_of_a_kernel_in_c_is_its_file_name() -> None:
