@@ -1,0 +1,212 @@
+"""The command line of other people's tasks: `import`, and the problem that `evaluate` is told in any format.
+
+Most of what is needed is imported late: every start of the server builds the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from kopt_mcp.errors import InputRefused, ProblemInvalid, WorkspaceFailed
+from kopt_mcp.evaluator.client import Evaluator
+from kopt_mcp.problem import ProblemError
+from kopt_mcp.problems import FORMATS, Recognition, Unrecognised, complete, module, recognise, source
+from kopt_mcp.project import Project
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register `import`."""
+    parser = commands.add_parser(
+        "import",
+        help="say what a task of another format is, and write its problem file",
+        description="Recognise a task, say what was found and what is missing, and write a problem file for it: a test "
+        "and a command of its own, which refuses the task once its files change. Nothing of the task is executed.",
+    )
+    parser.add_argument("path", type=Path, help="the task's file or folder; with --reference, the kernel")
+    parser.add_argument("--format", choices=sorted(FORMATS), default=None, help="instead of recognising it")
+    parser.add_argument("--kernel", type=Path, default=None, help="the kernel that the file tries by default")
+    parser.add_argument("--out", type=Path, default=None, help="the file to write (default: test_<task>.py, here)")
+    parser.add_argument("--force", action="store_true", help="overwrite it")
+    add_functions(parser)
+    parser.set_defaults(run=run)
+
+
+def add_functions(parser: argparse.ArgumentParser) -> None:
+    """Register how plain functions are told instead of a task's file."""
+    parser.add_argument("--reference", default=None, help="module:function, as in torch:softmax(dim=-1)")
+    parser.add_argument(
+        "--shape", action="append", default=[], help="inputs of a workload, as in 4096x4096; repeatable"
+    )
+    parser.add_argument(
+        "--dtype", action="append", default=[], help="type of the tensors (default: float32); repeatable"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry out `import`; the exit status is 0 only if the task is complete."""
+    try:
+        found = _told(options, options.path)
+    except ProblemError as error:
+        raise ProblemInvalid(str(error)) from error
+    print("\n".join(_described(found)))
+    if found.missing:
+        return 1
+    if found.format == "problem":
+        print(f"\n{found.path} is a problem file as it is: name it as test_path.")
+        return 0
+    out = options.out or Path(f"test_{_slug(found.name or found.path.stem)}.py")
+    text = _text(found, out, options.kernel or found.kernel)
+    if text is None:
+        return 0
+    _write(out, text, options.force)
+    todo = "complete it" if found.trust == "reported" else f"try it with `python {out} --json`"
+    print(f"\nwrote {out}: {todo}, then name it as test_path in baseline.")
+    return 0
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a command was told to evaluate, and who is to do it."""
+
+    problem: Path
+    problem_sha256: str
+    kernel: Path
+    evaluator: Evaluator
+
+
+@contextmanager
+def given(project: Project, options: argparse.Namespace) -> Iterator[Given]:
+    """The problem of `evaluate`, whatever its format, as a problem file.
+
+    Raises:
+        InputRefused: neither a problem nor a reference, or both, are told.
+        ProblemInvalid: the problem is of no format, or not complete.
+    """
+    if (options.problem is None) == (options.reference is None):
+        raise InputRefused("give either --problem FILE, or --reference FUNCTION with --shape; one problem is needed.")
+    kernel = _kernel_file(options.kernel)
+    try:
+        found = _for_evaluation(options)
+        if found is None:
+            yield Given(options.problem.resolve(), _sha256(options.problem), kernel, project.evaluator)
+        elif found.trust == "reported":
+            evaluator = _reported(project, found, kernel)
+            yield Given(found.path.resolve(), _sha256(found.path), kernel, evaluator)
+        else:
+            with tempfile.TemporaryDirectory(prefix="kopt-task-") as folder:
+                file = Path(folder) / "problem.py"
+                file.write_text(source(found, file.parent, kernel), encoding="utf-8")
+                yield Given(file, _sha256(file), kernel, project.evaluator)
+    except ProblemError as error:
+        raise ProblemInvalid(str(error)) from error
+
+
+def _for_evaluation(options: argparse.Namespace) -> Recognition | None:
+    """What has to be taken in first; None for a problem file, and for one that only the evaluator can refuse."""
+    if options.reference is not None:
+        return _told(options, Path(str(options.kernel)))
+    try:
+        found = complete(recognise(options.problem, options.format))
+    except Unrecognised:
+        if options.format is None and options.problem.suffix == ".py":
+            return None
+        raise
+    return None if found.format == "problem" else found
+
+
+def _told(options: argparse.Namespace, path: Path) -> Recognition:
+    """The task that a command names."""
+    if options.reference is None:
+        if options.shape or options.dtype:
+            raise InputRefused("--shape and --dtype are given without --reference; a task has its own; leave them out.")
+        return recognise(path, options.format)
+    from kopt_mcp.problems import functions
+    from kopt_mcp.source import entry_of
+    from kopt_mcp.workspace import decode
+
+    kernel = _kernel_file(path)
+    name = str(path).rpartition(".py:")[2] if ".py:" in str(path) else ""
+    wanted = functions.place(options.reference).name
+    if not name:
+        body = decode(kernel.read_bytes(), kernel.name).body if kernel.is_file() else ""
+        name = wanted if not body or f"def {wanted}(" in body else entry_of(body, kernel.name)[0]
+    return functions.recognised(options.reference, options.shape, options.dtype, name, Path.cwd(), kernel.resolve())
+
+
+def _kernel_file(path: Path) -> Path:
+    """`softmax.py:softmax` without its function."""
+    file, colon, _ = str(path).rpartition(".py:")
+    return Path(f"{file}.py") if colon else path
+
+
+def _described(found: Recognition) -> list[str]:
+    lines = [f"{found.path}: {found.format}" + (f", {found.name!r}" if found.name else "")]
+    lines += [f"  found    {fact}" for fact in found.found]
+    lines += [f"  file     {path}" for path in found.files[1:]]
+    lines += [f"  missing  {text}" for text in found.missing]
+    if found.trust == "reported":
+        from kopt_mcp.problems.scripts import HOW_TO_MEASURE
+
+        lines.append(f"  trust    reported: it judges and times the kernel itself. {HOW_TO_MEASURE}")
+    return lines
+
+
+def _text(found: Recognition, out: Path, kernel: Path | None) -> str | None:
+    """What is to be written; None where nothing can be, which has been said."""
+    if found.trust == "reported":
+        from kopt_mcp.source import scaffold
+        from kopt_mcp.workspace import decode
+
+        if kernel is None:
+            print("\nnothing written: name the kernel with --kernel for a problem file to complete.")
+            return None
+        return scaffold(kernel.name, decode(_bytes(kernel), kernel.name).body)
+    own = getattr(module(found.format), "written", None)
+    return str(own(found, out)) if own else source(found, out.parent, kernel)
+
+
+def _write(out: Path, text: str, force: bool) -> None:
+    try:
+        with out.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise InputRefused(f"{out} exists; nothing is overwritten; name another with --out, or give --force.") from None
+    except OSError as error:
+        raise WorkspaceFailed(f"{out} cannot be written: {error.strerror}; name another with --out.") from error
+
+
+def _reported(project: Project, found: Recognition, kernel: Path) -> Evaluator:
+    """Who runs a script; both it and the kernel must lie in the project, which is laid out for it."""
+    from kopt_mcp.evaluator.reported import ReportedEvaluator, Script, ScriptProcess
+    from kopt_mcp.workspace import Workspace
+
+    space = Workspace(project.root)
+    files = [path.resolve() for path in (found.path, kernel)]
+    for path in files:
+        if not path.is_relative_to(project.root):
+            raise InputRefused(f"{path} lies outside the project {project.root}; name its folder with --root.")
+    hashes = space.problem_files(files[0], files[1])
+    script = Script(project.root, space.relative(files[0]), space.relative(files[1]), hashes)
+    return ReportedEvaluator(project.evaluator, ScriptProcess(project.python), script)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise WorkspaceFailed(f"{path} cannot be read: {error.strerror}; name an existing file.") from error
+
+
+def _sha256(path: Path) -> str:
+    return sha256(_bytes(path)).hexdigest()
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"\W+", "_", name).strip("_").lower()[:60] or "task"
