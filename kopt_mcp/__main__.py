@@ -11,9 +11,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from kopt_mcp import __version__
+from kopt_mcp import __version__, importing
 from kopt_mcp.errors import KoptError, ToolUnavailable, WorkspaceFailed
 from kopt_mcp.evaluator.records import Evaluation, Job
+from kopt_mcp.problems import FORMATS
 from kopt_mcp.project import Project, project_root
 from kopt_mcp.watch import Watch
 
@@ -72,12 +73,15 @@ def _parser() -> argparse.ArgumentParser:
     log.set_defaults(run=_log)
 
     evaluate = commands.add_parser("evaluate", help="check a kernel, and time it against another, without the loop")
-    evaluate.add_argument("kernel", type=Path)
-    evaluate.add_argument("--problem", type=Path, required=True, help="the test_*.py that declares the problem")
+    evaluate.add_argument("kernel", type=Path, help="its file; with --reference also file.py:function")
+    evaluate.add_argument("--problem", type=Path, default=None, help="the problem's file, or a task of another format")
+    evaluate.add_argument("--format", choices=sorted(FORMATS), default=None, help="the task's, instead of recognising it")
+    importing.add_functions(evaluate)
     evaluate.add_argument("--against", type=Path, default=None, help="time the kernel in turns with this one")
     evaluate.add_argument("--device", default=None, help="cpu or cuda:N (default: the first GPU, else the CPU)")
     evaluate.add_argument("--json", action="store_true", help="print the evaluation as one line of JSON, last")
     evaluate.set_defaults(run=_evaluate)
+    importing.add_command(commands)
 
     detect = commands.add_parser("detect-gpu", help="list the processors of this machine")
     detect.add_argument("--as", dest="name", default=None, help="resolve a device's name without having it")
@@ -177,12 +181,17 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 
 def _run_evaluation(project: Project, options: argparse.Namespace) -> Evaluation:
-    problem, problem_sha = _file(options.problem)
-    kernel, kernel_sha = _file(options.kernel)
+    with importing.given(project, options) as given:
+        return _evaluated(project, options, given)
+
+
+def _evaluated(project: Project, options: argparse.Namespace, given: importing.Given) -> Evaluation:
+    problem, problem_sha = str(given.problem), given.problem_sha256
+    kernel, kernel_sha = _file(given.kernel)
     device = options.device or ("cuda:0" if project.devices()[0].platform != "cpu" else "cpu")
     watch = Watch(lambda fraction, text: print(f"  {text}", file=sys.stderr))
     incumbent, incumbent_sha = _file(options.against) if options.against else (None, None)
-    evaluation = project.evaluator.evaluate(Job("verify", problem, problem_sha, kernel, kernel_sha, device), watch)
+    evaluation = given.evaluator.evaluate(Job("verify", problem, problem_sha, kernel, kernel_sha, device), watch)
     if evaluation.status != "PASSED":
         return evaluation
     timed = Job(
@@ -196,7 +205,7 @@ def _run_evaluation(project: Project, options: argparse.Namespace) -> Evaluation
         incumbent_sha256=incumbent_sha,
     )
     try:
-        return project.evaluator.evaluate(timed, watch)
+        return given.evaluator.evaluate(timed, watch)
     except ToolUnavailable as reason:  # right, and not to be timed here
         return replace(evaluation, notes=(*evaluation.notes, str(reason)))
 
