@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = commands.add_parser("evaluate", help="check a kernel, and time it against another, without the loop")
     evaluate.add_argument("kernel", type=Path, help="its file; with --reference also file.py:function")
     evaluate.add_argument("--problem", type=Path, default=None, help="the problem's file, or a task of another format")
-    evaluate.add_argument("--format", choices=sorted(FORMATS), default=None, help="the task's, instead of recognising it")
+    evaluate.add_argument("--format", choices=sorted(FORMATS), default=None, help="of the task, where it is told")
     importing.add_functions(evaluate)
     evaluate.add_argument("--against", type=Path, default=None, help="time the kernel in turns with this one")
     evaluate.add_argument("--device", default=None, help="cpu or cuda:N (default: the first GPU, else the CPU)")
