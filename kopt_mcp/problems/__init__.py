@@ -132,20 +132,21 @@ def source(found: Recognition, base: Path, kernel: Path | None = None) -> str:
         ProblemError: a file of the task cannot be read any more.
     """
     files = {_relative(path, base): digest_of(path) for path in found.files}
-    hashes = "".join(f"        {name!r}: {sha!r},\n" for name, sha in files.items())
+    hashes = "".join(f"        {_quoted(name)}: {_quoted(sha)},\n" for name, sha in files.items())
+    task = found.path.name if files else found.name
     own = kernel or found.kernel
     lines = [
-        f'"""{_words(found.path.name)}, a task of the format {found.format}. A file of it that changes is refused."""',
+        f'"""{_words(task)}, a task of the format {found.format}. A file of it that changes is refused."""',
         "",
         "from kopt_mcp.problems import opened",
         "",
         "PROBLEM = opened(",
         "    __file__,",
-        f"    format={found.format!r},",
-        f"    path={_relative(found.path, base)!r},",
-        f"    files={{\n{hashes}    }},",
-        f"    kernel={_relative(own, base) if own else None!r},",
-        f"    options={dict(found.options)!r},",
+        f"    format={_quoted(found.format)},",
+        f"    path={_quoted(_relative(found.path, base))},",
+        f"    files={{\n{hashes}    }}," if files else "    files={},",
+        f"    kernel={_quoted(_relative(own, base)) if own else None},",
+        f"    options={_literal(dict(found.options), 4)},",
         ")",
         "test_kernel = PROBLEM.as_test()",
         "",
@@ -261,6 +262,25 @@ def _with_kernel(problem: Problem, kernel: Path | None) -> Problem:
 
 def _relative(path: Path, base: Path) -> str:
     return Path(os.path.relpath(path.resolve(), base.resolve())).as_posix()
+
+
+def _literal(value: Any, indent: int) -> str:
+    """A JSON value as Python, one entry a line."""
+    if isinstance(value, str):
+        return _quoted(value)
+    if not isinstance(value, (dict, list, tuple)) or not value:
+        return repr(value)
+    inner = " " * (indent + 4)
+    if isinstance(value, dict):
+        entries = [f"{inner}{_literal(k, indent)}: {_literal(v, indent + 4)},\n" for k, v in value.items()]
+        return "{\n" + "".join(entries) + " " * indent + "}"
+    entries = [f"{inner}{_literal(v, indent + 4)},\n" for v in value]
+    return "[\n" + "".join(entries) + " " * indent + "]"
+
+
+def _quoted(text: str) -> str:
+    """A text as Python, in double quotes where that is plain."""
+    return f'"{text}"' if text.isascii() and text.isprintable() and not set(text) & set('"\\') else repr(text)
 
 
 def _words(text: str) -> str:
