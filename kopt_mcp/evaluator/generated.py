@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
@@ -79,7 +79,7 @@ def placed(device: str) -> Iterator[None]:
             yield
         return
     # A generator on a device that is not there cannot even be made, and a mode does not see it being made.
-    torch.Generator = _cpu_generator  # type: ignore[assignment, misc]
+    torch.Generator = _CpuGenerator  # type: ignore[misc]
     try:
         with torch.device(device), _Moved(device):
             yield
@@ -90,9 +90,12 @@ def placed(device: str) -> Iterator[None]:
 _GENERATOR = torch.Generator
 
 
-def _cpu_generator(device: Any = None) -> torch.Generator:
-    del device
-    return _GENERATOR()
+class _CpuGenerator(torch.Generator):
+    """A generator that is on the CPU, wherever it is asked to be."""
+
+    def __new__(cls, device: Any = None) -> _CpuGenerator:
+        del device
+        return super().__new__(cls)
 
 
 class _Moved(TorchFunctionMode):
@@ -153,7 +156,7 @@ def _flat(data: Any, tensors: list[torch.Tensor], where: str) -> Any:
     )
 
 
-def rebuild(nest: Any, tensors: list[Any]) -> Any:
+def rebuild(nest: Any, tensors: Sequence[Any]) -> Any:
     """The nest that `flatten` took apart, around other tensors."""
     ((kind, inner),) = nest.items()
     if kind == "tensor":

@@ -39,6 +39,7 @@ from kopt_mcp.problems.reading import digest_of
 FORMATS = {
     "problem": "own",
     "script": "scripts",
+    "kernelbench": "kernelbench",
 }
 """The formats that are recognised, and the module of each."""
 LOADED_ONLY = {"functions": "functions"}
