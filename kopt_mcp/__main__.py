@@ -79,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     importing.add_functions(evaluate)
     evaluate.add_argument("--against", type=Path, default=None, help="time the kernel in turns with this one")
     evaluate.add_argument("--device", default=None, help="cpu or cuda:N (default: the first GPU, else the CPU)")
+    evaluate.add_argument(
+        "--sanitize", action="store_true", help="also run compute-sanitizer on the smallest workloads"
+    )
     evaluate.add_argument("--json", action="store_true", help="print the evaluation as one line of JSON, last")
     evaluate.set_defaults(run=_evaluate)
     importing.add_command(commands)
@@ -149,6 +152,8 @@ def _log(options: argparse.Namespace) -> int:
         print(result.model_dump_json(exclude_none=True))
     elif options.experiment:
         print(result.table)
+        if result.certificate:
+            print(f"\nBest: {result.certificate}")
     else:
         for line in result.experiments:
             ended = line.ended or line.phase
@@ -191,7 +196,12 @@ def _evaluated(project: Project, options: argparse.Namespace, given: importing.G
     device = options.device or ("cuda:0" if project.devices()[0].platform != "cpu" else "cpu")
     watch = Watch(lambda fraction, text: print(f"  {text}", file=sys.stderr))
     incumbent, incumbent_sha = _file(options.against) if options.against else (None, None)
-    evaluation = given.evaluator.evaluate(Job("verify", problem, problem_sha, kernel, kernel_sha, device), watch)
+    checked = Job("verify", problem, problem_sha, kernel, kernel_sha, device)
+    evaluation = given.evaluator.evaluate(checked, watch)
+    sanitized: tuple[str, ...] = ()
+    if options.sanitize and evaluation.status == "PASSED":
+        evaluation = _sanitized(project, given, checked, evaluation, watch)
+        sanitized = evaluation.notes
     if evaluation.status != "PASSED":
         return evaluation
     timed = Job(
@@ -205,9 +215,27 @@ def _evaluated(project: Project, options: argparse.Namespace, given: importing.G
         incumbent_sha256=incumbent_sha,
     )
     try:
-        return given.evaluator.evaluate(timed, watch)
+        evaluation = given.evaluator.evaluate(timed, watch)
+        return replace(evaluation, notes=tuple(dict.fromkeys((*sanitized, *evaluation.notes))))
     except ToolUnavailable as reason:  # right, and not to be timed here
         return replace(evaluation, notes=(*evaluation.notes, str(reason)))
+
+
+def _sanitized(project: Project, given: importing.Given, job: Job, evaluation: Evaluation, watch: Watch) -> Evaluation:
+    """A correct kernel's evaluation with what compute-sanitizer says of it."""
+    from kopt_mcp.profiling.sanitizer import Sanitizer
+
+    index = int(job.device.partition(":")[2] or 0)
+    here = [d for d in project.devices() if (d.platform == "cpu") == (job.device == "cpu") and d.index == index]
+    if not here:
+        raise ToolUnavailable(f"{job.device} is not among this machine's devices; see `kopt-mcp detect-gpu`.")
+    workloads = given.evaluator.describe(Path(job.problem), job.problem_sha256, job.device).workloads
+    runs = Sanitizer(project.python)(device=here[0], job=job, workloads=workloads, watch=watch)
+    notes = (*evaluation.notes, *(f"compute-sanitizer: {run.words()}" for run in runs))
+    found = next((run for run in runs if run.status == "failed"), None)
+    if found is None:
+        return replace(evaluation, notes=notes)
+    return replace(evaluation, status="RUNTIME_ERROR", detail=f"compute-sanitizer: {found.words()}", notes=notes)
 
 
 def _file(path: Path) -> tuple[str, str]:

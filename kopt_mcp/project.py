@@ -33,12 +33,14 @@ class Project:
         from kopt_mcp.memory import user_folder
         from kopt_mcp.platforms import detect_all
         from kopt_mcp.profiling import Ladder
+        from kopt_mcp.profiling.sanitizer import Sanitizer
 
         return Loop(
             self.root,
             evaluator=self.evaluator,
             detect=detect_all,
             profile=Ladder(self.evaluator, python=self.python, cache=cache_folder(self._environment)),
+            sanitize=Sanitizer(self.python),
             user_memory=user_folder(self._environment),
         )
 
