@@ -6,7 +6,9 @@ Text outside the markers is never touched.
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import Path
+from typing import NamedTuple
 
 from kopt_mcp.disk import Disk
 from kopt_mcp.errors import WorkspaceFailed
@@ -20,16 +22,33 @@ HEAD = (
 )
 
 
+class Line(NamedTuple):
+    """One line of the log, as plain text: nothing in it is escaped for any format."""
+
+    iter: str
+    action: str
+    tier: str
+    correctness: str
+    metric: str
+    delta: str
+    status: str
+
+
+def lines(state: Experiment) -> list[Line]:
+    """The baseline and every iteration, in order."""
+    setup = state.setup
+    first = Line("0", "baseline", "-", "PASS", show(setup.measurement.value, setup.target_metric), "-", "-")
+    return [first, *(_line(state, iteration) for iteration in state.iterations)]
+
+
 def table(state: Experiment, longest: int = 1000) -> str:
     """The iterations as a Markdown table, actions cut to `longest` characters."""
-    setup = state.setup
-    lines = [
+    head = [
         "| Iter | Action | Tier | Correctness | Metric | Delta | Status |",
         "|------|--------|------|-------------|--------|-------|--------|",
-        f"| 0 | baseline | - | PASS | {show(setup.measurement.value, setup.target_metric)} | - | - |",
     ]
-    lines += [_row(state, iteration, longest) for iteration in state.iterations]
-    return "\n".join(lines)
+    cut = (line._replace(action=line.action[:longest]) for line in lines(state))
+    return "\n".join([*head, *(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in cut)])
 
 
 def section(state: Experiment) -> str:
@@ -124,21 +143,19 @@ def write(experiments: Path, state: Experiment, disk: Disk) -> None:
         disk.replace(path, new.encode(errors="replace"))
 
 
-def _row(state: Experiment, iteration: Iteration, longest: int) -> str:
+def _line(state: Experiment, iteration: Iteration) -> Line:
     patch, metric = iteration.patch, state.setup.target_metric
     measurement = iteration.benchmark.measurement if iteration.benchmark else None
-    value = show(measurement.value, metric) if measurement and _trusted(iteration) else "-"
     ratio = iteration.benchmark.evaluation.ratio if iteration.benchmark and _trusted(iteration) else None
-    delta = f"{100 * (ratio.value - 1):+.1f}%" if ratio else "-"
-    cells = [
-        str(patch.iteration),
-        _cell(patch.hypothesis[:longest]),
-        f"T{patch.tier}",
-        _correctness(iteration),
-        value,
-        delta,
-    ]
-    return f"| {' | '.join(cells)} | {status(iteration)} |"
+    return Line(
+        iter=str(patch.iteration),
+        action=patch.hypothesis,
+        tier=f"T{patch.tier}",
+        correctness=_correctness(iteration),
+        metric=show(measurement.value, metric) if measurement and _trusted(iteration) else "-",
+        delta=f"{100 * (ratio.value - 1):+.1f}%" if ratio else "-",
+        status=status(iteration),
+    )
 
 
 def status(iteration: Iteration) -> str:
@@ -172,10 +189,18 @@ def _note(iteration: Iteration) -> str:
     return "; ".join(n for n in notes if n)
 
 
+def visible(text: str) -> str:
+    """Text whose every character is seen: one that is not (a control, or one that turns the writing direction) would
+    let a reader see other code than the compiler does, and is written as its number."""
+    return "".join(
+        f"<U+{ord(c):04X}>" if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\n\t" else c for c in text
+    )
+
+
 def _cell(text: str) -> str:
-    """Text that can break neither a table, nor a line, nor a marker."""
-    one_line = " ".join(text.split())
-    return one_line.replace("\\", "\\\\").replace("|", "\\|").replace("<!--", "&lt;!--")
+    """Text that can break neither a table, nor a line, nor a marker, and that is no HTML, link or picture."""
+    one_line = visible(" ".join(text.split())).replace("\\", "\\\\").replace("|", "\\|")
+    return re.sub(r"\](?=[(\[])", r"\\]", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", one_line))
 
 
 def _markers(experiment: str) -> tuple[str, str]:
