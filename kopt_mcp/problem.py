@@ -180,9 +180,9 @@ class Problem:
     check: Callable[[list[Any], list[Any]], str] | None = None
     """A check of the task's own, besides ours: `check(inputs, outputs)` says what is wrong, or nothing. Outputs are in
     the reference's order. It can only refuse."""
-    work: Literal["needed", "counted"] = "needed"
-    """`counted`: `flops` is what the reference does, and a better algorithm may need fewer, so that no time is called
-    impossible by it. `bytes` must be needed in any case."""
+    certain: Sequence[str] = ("bytes", "flops")
+    """Which of the two no kernel can do with less of. The other is what the reference moves or does: good for rates,
+    but an algorithm may save some of it, so that no time is called impossible by it."""
     comparisons: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """Other implementations to time beside the kernel: `{"torch": ..., "torch.compile": ...}`."""
     adapter: str = ""

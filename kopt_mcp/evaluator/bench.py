@@ -167,8 +167,7 @@ class WorkloadBench:
         """The last checks, and the result."""
         candidate = self._arms[0]
         self._check_one(candidate)
-        needed = self._case if self._problem.work == "needed" else replace(self._case, flops=0.0)
-        self._limits.require_possible(needed, self._output_bytes, stats.median(candidate.samples))
+        self._limits.require_possible(self._needed(), self._output_bytes, stats.median(candidate.samples))
         self._require_nothing_behind(candidate)
         if len(self._arms) == 2:
             self._require_visible_gain(candidate, self._arms[1])
@@ -179,6 +178,15 @@ class WorkloadBench:
             timing=self._timing(candidate),
             incumbent=self._timing(self._arms[1]) if len(self._arms) == 2 else None,
             ratio=self.interval(),
+        )
+
+    def _needed(self) -> Case:
+        """The case with what any kernel must move and do: at the least its outputs."""
+        certain = self._problem.certain
+        return replace(
+            self._case,
+            bytes=self._case.bytes if "bytes" in certain else float(self._output_bytes),
+            flops=self._case.flops if "flops" in certain else 0.0,
         )
 
     def _visit(self, arm: Arm) -> list[float]:

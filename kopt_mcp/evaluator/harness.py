@@ -133,7 +133,8 @@ class Harness:
         infos = []
         for workload in problem.for_device(self._kind):
             case = problem.case(workload)
-            infos.append(WorkloadInfo(workload.name, workload.dtype, workload.timed, case.bytes, case.flops))
+            certain = "bytes" in problem.certain
+            infos.append(WorkloadInfo(workload.name, workload.dtype, workload.timed, case.bytes, case.flops, certain))
         return ProblemInfo(problem.name, problem.entry, problem.bound, tuple(infos))
 
     def ceilings(self) -> Ceilings:

@@ -70,6 +70,8 @@ class WorkloadInfo:
     bytes: float
     """Bytes that any implementation must move: each input read once, each output written once."""
     flops: float
+    certain: bool = True
+    """False where a kernel may do with fewer bytes, so that no time is too short for them."""
 
 
 @dataclass(frozen=True)

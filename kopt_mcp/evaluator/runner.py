@@ -389,7 +389,7 @@ def imported(source: Path, entry: str, adapter: str, adapter_spec: dict[str, Any
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     if adapter:
-        adapters.prepare(adapter, adapter_spec)
+        adapters.prepare(adapter, {**adapter_spec, "folder": str(source.parent)})
     sys.modules[source.stem] = module
     spec.loader.exec_module(module)
     if adapter:

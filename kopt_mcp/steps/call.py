@@ -255,9 +255,8 @@ def _sound(evaluation: Evaluation, subject: Subject, kind: Kind) -> Evaluation:
 
 def _beyond(info: WorkloadInfo, timing: Timing, device: Device) -> bool:
     peaks = [p.value for p in (device.bandwidth_gbps, device.measured_gbps) if p is not None]
-    return timing.latency_us <= 0 or guards.too_fast(
-        info.bytes, timing.latency_us, max(peaks, default=None), device.l2_bytes
-    )
+    too_fast = guards.too_fast(info.bytes, timing.latency_us, max(peaks, default=None), device.l2_bytes)
+    return timing.latency_us <= 0 or (info.certain and too_fast)
 
 
 def _impossible(info: WorkloadInfo, timing: Timing) -> str:

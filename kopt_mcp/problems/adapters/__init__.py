@@ -4,8 +4,8 @@
 inputs are on. The module has
 
     entry(module, spec) -> callable
-    prepare(spec)                       optional, called in the runner's folder before the candidate is imported: lays
-                                        files beside it that it imports, registers what draws the task's inputs
+    prepare(spec)                       optional, called before the candidate is imported, whose folder is in
+                                        `spec["folder"]`: lays files there that it imports, registers what draws inputs
 
 which takes the imported candidate and returns a function of our flat arguments (the problem's inputs, in order, outputs
 returned as one tensor or a tuple of tensors). It is called once, when the candidate is loaded; the function is what is
