@@ -63,9 +63,8 @@ def counted(function: Callable[..., Any], args: Sequence[Any]) -> Costs | None:
     )
 
 
-def bound_of(read_bytes: float, costs: Costs | None) -> Literal["memory", "compute", "latency"]:
+def bound_of(moved: float, costs: Costs | None) -> Literal["memory", "compute", "latency"]:
     """What limits a good kernel, by its operations a byte; `memory` where nothing is known."""
-    moved = read_bytes + (costs.output_bytes if costs else 0)
     if costs and costs.flops > _COMPUTE_BOUND * max(1.0, moved):
         return "compute"
     return "latency" if 0 < moved < _LATENCY_BYTES else "memory"

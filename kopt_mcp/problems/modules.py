@@ -59,23 +59,22 @@ def problem_of(file: str, name: str, source: str, options: Options) -> Problem:
     states = _States(file, sizes, options)
     names = list(states.of(0, 0)) if not options.sizes else _same_names(file, sizes, states)
     workloads = [_workload(number, size, states, options) for number, size in enumerate(sizes)]
-    read = [float(w.params["bytes_needed"]) for w in workloads]
     reference = exact(lambda *args: _forward(sizes, states, names, args))
     return Problem(
         name=name,
         reference=reference,
         inputs=lambda make, size, weights, **_: _inputs(make, sizes[size], states.of(size, weights), size, weights),
         workloads=_named(workloads),
-        bytes="bytes_needed",
+        bytes="moved",
         flops="operations",
-        bound=bound_of(read[0], sizes[0].costs),
+        bound=bound_of(workloads[0].params["moved"], sizes[0].costs),
         entry=adapter.CANDIDATE,
         precision=options.precision,
         reduction="longest",
         scale=spread(reference),
         vary={"weights": (1, _TRIALS)} if names else {},
         distributions=DISTRIBUTIONS if any(s.kind == "normal" for one in sizes for s in one.specs) else ("normal",),
-        work="counted",
+        certain=_certain(sizes),
         adapter="kernelbench",
         adapter_spec={
             "source": source,
@@ -254,28 +253,32 @@ def _forward(sizes: list[Size], states: _States, names: list[str], args: tuple[A
 
 
 def _workload(number: int, size: Size, states: _States, options: Options) -> Workload:
-    """A workload; bytes are those of dense inputs, of weights, and of outputs, where all of them must be moved."""
-    given = [s for s in size.specs if s.kind in ("uniform", "normal")]
-    whole = size.costs is not None and not size.costs.partial
-    itemsize = getattr(torch, options.dtype).itemsize
-    read = sum(torch.Size(s.shape).numel() * itemsize for s in given) if whole else 0
-    read += sum(t.numel() * t.element_size() for t in states.of(number, 0).values()) if whole else 0
-    needed = read + (size.costs.output_bytes if size.costs else 0)
-    everything = sum(torch.Size(s.shape).numel() * itemsize for s in size.specs) + needed
+    given = sum(torch.Size(s.shape).numel() * getattr(torch, s.dtype).itemsize for s in size.specs)
+    given += sum(t.numel() * t.element_size() for t in states.of(number, 0).values())
+    moved = given + (size.costs.output_bytes if size.costs else 0)
     shape = "x".join(str(n) for n in size.specs[0].shape) or "scalar"
     short = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[options.dtype]
     return Workload(
         params={
             "size": number,
             "weights": 0,
-            "bytes_needed": needed,
+            "moved": moved,
             "operations": size.costs.flops if size.costs else 0.0,
             "longest": size.costs.longest if size.costs else 1,
         },
         dtype=options.dtype,
-        devices=("cpu", "cuda") if everything <= _ON_CPU else ("cuda",),
+        devices=("cpu", "cuda") if moved <= _ON_CPU else ("cuda",),
         name=f"{shape}-{short}",
     )
+
+
+def _certain(sizes: list[Size]) -> tuple[str, ...]:
+    """The bytes, where every input is a dense draw and the reference leaves nothing of it out.
+
+    Operations never: what is summed up after a product can often be summed up before it.
+    """
+    dense = all(s.kind in ("uniform", "normal") for one in sizes for s in one.specs)
+    return ("bytes",) if dense and all(one.costs and not one.costs.partial for one in sizes) else ()
 
 
 def _named(workloads: list[Workload]) -> list[Workload]:
