@@ -154,7 +154,7 @@ def test_the_problem_file_of_a_task_refuses_it_once_it_changed(tmp_path: Path) -
     task.write_text(PROBLEM)
     found = recognise(task)
     text = source(Recognition(found.format, task, (task, tmp_path / "shared.py"), found.found), tmp_path / "below")
-    assert "path='../test_scale.py'" in text
+    assert 'path="../test_scale.py"' in text
     (tmp_path / "below").mkdir()
     file = tmp_path / "below" / "problem.py"
     file.write_text(text)
