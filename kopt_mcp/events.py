@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict
 
 from kopt_mcp.certificate import Certificate
-from kopt_mcp.evaluator.records import Evaluation, ProblemInfo, Ratio, Timing
+from kopt_mcp.evaluator.records import Evaluation, ProblemInfo, Ratio, Timing, Trust
 from kopt_mcp.models import (
     ChangeKind,
     DecisionStatus,
@@ -66,6 +66,10 @@ class BaselineData(Record):
     """The same, whatever its variables are called."""
     problem_files: dict[str, str]
     """The test file and the project's own modules that it imports, with their hashes."""
+    task: str = "problem"
+    """The format of what the user has: our own, or that of a task for which `test` was written by us."""
+    trust: Trust = "measured"
+    """`reported`: a script judges and times the kernel itself."""
     problem_review: Literal["reviewed", "tracked", "accepted", "unreviewed"]
     """`tracked` (in early journals `reviewed`): git has the problem's files as they are. `accepted`: a person did."""
     accepted_by: Literal["", "kopt.yaml", "elicitation", "earlier"] = ""

@@ -49,7 +49,9 @@ class Lesson(Record):
 
 
 def of(project: str, state: Experiment) -> list[Lesson]:
-    """The lessons of one experiment."""
+    """The lessons of one experiment; none of one whose figures were only reported."""
+    if state.setup.trust == "reported":
+        return []
     return [_lesson(project, state, iteration) for iteration in state.iterations if _status(iteration)]
 
 

@@ -20,6 +20,7 @@ from kopt_mcp.disk import Disk
 from kopt_mcp.edit import Edit
 from kopt_mcp.errors import GuardRefused, InputRefused, KoptError, ProblemInvalid, WorkspaceFailed
 from kopt_mcp.evaluator.client import Evaluator
+from kopt_mcp.evaluator.reported import RunScript
 from kopt_mcp.events import RefusalData
 from kopt_mcp.experiments import Experiments
 from kopt_mcp.lock import Locks
@@ -66,6 +67,7 @@ class Step(Generic[D]):
             update={
                 "recovered": self.recovered,
                 "notes": (*result.notes, *self.notes),
+                "trust": setup.trust,
                 "problem": self.problem,
                 "weaknesses": setup.weaknesses[:10],
             }
@@ -81,6 +83,7 @@ class Loop:
         profile: how to profile; without it, times are all that is known.
         compiles: whether the compiler takes a kernel for a device; without it, the table of features decides alone.
         sanitize: how to have a candidate watched for accesses outside of memory; without it, that is not run.
+        scripts: how to run test scripts that judge the kernel themselves; without it, they are refused.
         user_memory: the folder where the user's lessons are kept; without it, memory ends at the project.
         clock: seconds since the epoch, for the journal's reader.
     """
@@ -98,13 +101,16 @@ class Loop:
         disk: Disk | None = None,
         compiles: Compiles | None = None,
         sanitize: Sanitize | None = None,
+        scripts: RunScript | None = None,
         user_memory: Path | None = None,
     ) -> None:
         self._space = Workspace(root, disk)
         self._experiments = Experiments(self._space)
         self._locks = locks or Locks()
         self._clock = clock
-        self._tools = Tools(self._space, evaluator, detect, profile, diagnose, self._locks, clock, compiles, sanitize)
+        self._tools = Tools(
+            self._space, evaluator, detect, profile, diagnose, self._locks, clock, compiles, sanitize, scripts
+        )
         self._survivors: dict[str, tuple[tuple[str, str], ...]] = {}
         self._memory = Memory(self._space.root, self._experiments, self._locks, self._space.disk, user_memory)
 
@@ -125,6 +131,10 @@ class Loop:
         gpu: Literal["auto", "nvidia", "amd", "cpu"] | None = None,
         workloads: Sequence[str] | None = None,
         python: str | None = None,
+        format: str | None = None,
+        reference: str | None = None,
+        shapes: Sequence[str] | None = None,
+        dtypes: Sequence[str] | None = None,
         said: Said | None = None,
         watch: Watch | None = None,
     ) -> BaselineResult:
@@ -147,16 +157,20 @@ class Loop:
             "gpu": gpu,
             "workloads": workloads,
             "python": python,
+            "format": format,
+            "reference": reference,
+            "shapes": shapes,
+            "dtypes": dtypes,
         }
         watch = watch or Watch()
         self._memory.scope()
-        planned = baseline.plan(self._tools, given, said or Said(), self._accepted())
+        planned = baseline.plan(self._tools, given, said or Said(), self._accepted(), watch)
         with self._experiments.claim(planned.problem.name, planned.device) as name:
             candidates = Candidates(self._space, name, Path(planned.kernel).suffix)
             try:
                 data = baseline.act(self._tools, planned, candidates, watch)
             except ProblemInvalid as error:
-                self._survivors[planned.problem_files[self._space.relative(planned.test)]] = error.survivors
+                self._survivors[planned.task.sha256] = error.survivors
                 raise
             journal = self._experiments.journal(name)
             journal.append("baseline", "ok", data, self._clock())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from kopt_mcp.certificate import Review
-from kopt_mcp.evaluator.records import Status
+from kopt_mcp.evaluator.records import Status, Trust
 from kopt_mcp.models import (
     ChangeKind,
     DecisionStatus,
@@ -49,6 +49,8 @@ class StepResult(Described):
     """The tools that are legal now."""
     recovered: str = ""
     """What an interrupted call left behind, and how it was put right; empty as a rule."""
+    trust: Trust = "measured"
+    """`reported`: a test script judged and timed the kernel itself; its word was taken, and nothing is certified."""
     problem: Review = "unreviewed"
     """`tracked`: git has the test file as it is. `accepted`: a person has. `unreviewed`: nobody may have read it."""
     weaknesses: tuple[str, ...] = ()
@@ -216,6 +218,7 @@ class ExperimentLine(Described):
     target: float
     iterations: int
     ended: Ending | None
+    trust: Trust = "measured"
 
 
 class LogResult(Described):
@@ -247,6 +250,8 @@ class LogResult(Described):
     """The optimisation log, in Markdown."""
     certificate: str = ""
     """What stands behind the best version's number, in short."""
+    trust: Trust | None = None
+    """`reported`: all figures are a test script's own."""
     problem: Review | None = None
     """Who stands for the problem: git (`tracked`), a person (`accepted`), or nobody (`unreviewed`)."""
     weaknesses: tuple[str, ...] = ()

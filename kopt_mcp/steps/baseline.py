@@ -13,6 +13,7 @@ from kopt_mcp import metrics
 from kopt_mcp.certificate import Review, issue
 from kopt_mcp.config import Config
 from kopt_mcp.errors import InputRefused, ProblemInvalid
+from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.evaluator.records import Evaluation, Mutant, ProblemInfo, WorkloadInfo
 from kopt_mcp.events import BaselineData, Measurement
 from kopt_mcp.models import Device, Doubts, Metric, Said
@@ -23,6 +24,8 @@ from kopt_mcp.source import normal_form, shape
 from kopt_mcp.stats import least_gain
 from kopt_mcp.steps import provenance
 from kopt_mcp.steps.call import Subject, Tools, evaluate, lines, rounded, torch_name, workloads
+from kopt_mcp.steps.task import Task, take
+from kopt_mcp.steps.task import evaluator as evaluator_for
 from kopt_mcp.watch import Watch
 from kopt_mcp.workspace import Candidates, Workspace, decode
 
@@ -43,8 +46,7 @@ class Plan:
     data: bytes
     normal: str
     shape: str
-    test: Path
-    problem_files: dict[str, str]
+    task: Task
     problem: ProblemInfo
     device: Device
     metric: Metric
@@ -65,19 +67,18 @@ def doubts(
         InputRefused, WorkspaceFailed: there is nothing to be asked about yet.
     """
     config = configuration.load(space.root, arguments)
-    kernel, _ = space.kernel(config.kernel_path)
-    test = space.test(config.test_path, kernel)
-    files = space.problem_files(test, kernel)
-    standing = provenance.review(space, files, {**earlier, **config.accepted_problems})
-    found = survivors.get(files[space.relative(test)], ())
+    kernel, data = space.kernel(config.kernel_path)
+    task = take(space, config, kernel, decode(data, space.relative(kernel)).body)
+    standing = provenance.review(space, task.files, {**earlier, **config.accepted_problems})
+    found = survivors.get(task.sha256, ())
     return Doubts(
-        unread=provenance.unread(space, files) if standing == "unreviewed" else {},
+        unread=provenance.unread(space, task.files) if standing == "unreviewed" else {},
         weaknesses=tuple(one for one in found if one[0] not in config.accept_weaknesses),
     )
 
 
-def plan(tools: Tools, arguments: Mapping[str, Any], said: Said, earlier: Mapping[str, str]) -> Plan:
-    """Read and check everything that can be checked without the device.
+def plan(tools: Tools, arguments: Mapping[str, Any], said: Said, earlier: Mapping[str, str], watch: Watch) -> Plan:
+    """Read and check everything that can be checked without the device; a script has to be run once for that.
 
     Args:
         earlier: problem files that a person accepted for an earlier experiment, with their hashes.
@@ -95,16 +96,17 @@ def plan(tools: Tools, arguments: Mapping[str, Any], said: Said, earlier: Mappin
         normal, shaped = normal_form(body, shown), shape(body, shown)
     except RecursionError as error:
         raise InputRefused(f"{shown} is nested too deeply to be read; nothing was created.") from error
-    test = space.test(config.test_path, kernel)
-    files = space.problem_files(test, kernel)
-    device, problem, notes = _place(tools, config, kernel, test, files[space.relative(test)])
+    task = take(space, config, kernel, body)
+    device, problem, notes = _place(tools, config, kernel, task, watch)
     infos = metrics.chosen(problem, config.workloads)
     metric = config.target_metric or metrics.default_metric(problem)
     metrics.check_countable(metric, infos)
     review, accepted_by = _review(
-        space, files, {"kopt.yaml": config.accepted_problems, "elicitation": said.problem, "earlier": earlier}
+        space, task.files, {"kopt.yaml": config.accepted_problems, "elicitation": said.problem, "earlier": earlier}
     )
-    return Plan(config, shown, data, normal, shaped, test, files, problem, device, metric, notes, review, accepted_by)
+    if task.format == "functions":  # nothing of it stands in a file that somebody could have read
+        review, accepted_by = "unreviewed", ""
+    return Plan(config, shown, data, normal, shaped, task, problem, device, metric, notes, review, accepted_by)
 
 
 def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> BaselineData:
@@ -121,17 +123,20 @@ def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> Ba
         begun = tools.clock()
         watch.stage(0.05, 0.2, "measuring what the device can reach")
         device = with_ceilings(planned.device, tools.evaluator.ceilings(torch_name(planned.device), watch))
-        problem_sha256 = planned.problem_files[space.relative(planned.test)]
-        subject = Subject(planned.test, problem_sha256, device, config.workloads, tuple(infos))
+        task = planned.task.settled(space, candidates.path(sha256).parent.parent)
+        test = space.relative(task.test)
+        problem_sha256 = task.files[test]
+        evaluator = _evaluator(tools, task, planned.kernel)
+        subject = Subject(task.test, problem_sha256, device, config.workloads, tuple(infos))
         watch.stage(0.2, 0.4, "trying wrong kernels on the problem")
-        mutants = tools.evaluator.check_problem(planned.test, problem_sha256, torch_name(device), watch)
+        mutants = evaluator.check_problem(task.test, problem_sha256, torch_name(device), watch)
         weak = _weaknesses(mutants, config.accept_weaknesses)
         watch.stage(0.4, 0.6, "verifying the kernel")
         path = candidates.path(sha256)
-        _must_pass(evaluate(tools.evaluator, subject, subject.job("verify", path, sha256), watch), planned.kernel)
+        _must_pass(evaluate(evaluator, subject, subject.job("verify", path, sha256), watch), planned.kernel)
         watch.stage(0.6, 1.0, "timing the kernel against itself")
         twice = subject.job("benchmark", path, sha256, (path, sha256))
-        evaluation = evaluate(tools.evaluator, subject, twice, watch)
+        evaluation = evaluate(evaluator, subject, twice, watch)
         held = (begun, tools.clock())
     measured = _timed(evaluation, planned, infos)
     floor = metrics.noise_floor(evaluation)
@@ -139,11 +144,13 @@ def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> Ba
     target, source = _target(config, planned.metric, roof)
     return BaselineData(
         kernel=planned.kernel,
-        test=space.relative(planned.test),
+        test=test,
         sha256=sha256,
         normal=planned.normal,
         shape=planned.shape,
-        problem_files=planned.problem_files,
+        problem_files=task.files,
+        task=task.format,
+        trust=task.trust,
         problem_review=planned.review,
         accepted_by=planned.accepted_by,
         problem=planned.problem,
@@ -159,7 +166,9 @@ def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> Ba
         mutants=sum(m.caught for m in mutants),
         weaknesses=weak,
         evaluation=evaluation,
-        certificate=issue(
+        certificate=None
+        if task.trust == "reported"
+        else issue(
             evaluation,
             source_sha256=sha256,
             incumbent_sha256=sha256,
@@ -204,8 +213,9 @@ def answer(state: Experiment, extra: tuple[str, ...], space: Workspace) -> Basel
         noise_pct=rounded(100 * setup.floor) or 0.0,
         least_gain_pct=rounded(100 * least_gain(setup.floor)) or 0.0,
         max_iterations=setup.max_iterations,
+        trust=setup.trust,
         problem=standing,
-        to_accept=provenance.to_accept(space, setup.problem_files) if standing == "unreviewed" else "",
+        to_accept=provenance.to_accept(space, setup) if standing == "unreviewed" else "",
         mutants_caught=setup.mutants,
         weaknesses=setup.weaknesses[:10],
         workloads=tuple(
@@ -216,23 +226,43 @@ def answer(state: Experiment, extra: tuple[str, ...], space: Workspace) -> Basel
 
 
 def _place(
-    tools: Tools, config: Config, kernel: Path, test: Path, sha256: str
+    tools: Tools, config: Config, kernel: Path, task: Task, watch: Watch
 ) -> tuple[Device, ProblemInfo, tuple[str, ...]]:
     """The device to run on, and the problem as it is declared for it."""
     devices = tools.detect()
     first = _device(devices, config.gpu, kernel)
+    shown = tools.workspace.relative(kernel)
     try:
-        return _with_versions(tools, first), tools.evaluator.describe(test, sha256, torch_name(first)), ()
+        return _with_versions(tools, first), _describe(tools, task, shown, first, watch), ()
     except ProblemInvalid as error:
+        if task.doubt and "declares no PROBLEM" in str(error):
+            raise ProblemInvalid(f"{error} It was taken for a problem file because {task.doubt}") from error
         host = next((d for d in devices if d.platform == "cpu"), None)
         if config.gpu != "auto" or first.platform == "cpu" or host is None:
             raise
         try:
-            problem = tools.evaluator.describe(test, sha256, "cpu")
+            problem = _describe(tools, task, shown, host, watch)
         except ProblemInvalid:
             raise error from None
         note = f"the problem has workloads for the CPU only; running there, not on {first.name}."
         return _with_versions(tools, host), problem, (note,)
+
+
+def _describe(tools: Tools, task: Task, kernel: str, device: Device, watch: Watch) -> ProblemInfo:
+    """The problem as it is declared for a device; a script is run for that, with the device held."""
+    evaluator = _evaluator(tools, task, kernel)
+    with task.opened(tools.workspace) as (file, sha256):
+        if task.trust == "measured":
+            return evaluator.describe(file, sha256, torch_name(device))
+        with tools.locks.device(device.uuid, device.name, watch):
+            return evaluator.describe(file, sha256, torch_name(device))
+
+
+def _evaluator(tools: Tools, task: Task, kernel: str) -> Evaluator:
+    root = tools.workspace.root
+    return evaluator_for(
+        tools.evaluator, tools.scripts, root, kernel, task.trust, tools.workspace.relative(task.test), task.files
+    )
 
 
 def _with_versions(tools: Tools, device: Device) -> Device:

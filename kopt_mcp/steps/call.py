@@ -14,13 +14,14 @@ from kopt_mcp.certificate import Certificate, issue
 from kopt_mcp.errors import Cancelled, DeviceBusy, InputRefused, ProblemInvalid
 from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.evaluator.records import Evaluation, Job, ProblemInfo, Timing, WorkloadInfo, WorkloadResult
+from kopt_mcp.evaluator.reported import RunScript
 from kopt_mcp.events import BaselineData
 from kopt_mcp.lock import Locks
 from kopt_mcp.metrics import chosen, gain_pct, value
 from kopt_mcp.models import Device, Diagnosis, Metric, Profile, SanitizerRun
 from kopt_mcp.phases import Experiment
 from kopt_mcp.results import WorkloadLine
-from kopt_mcp.steps import provenance
+from kopt_mcp.steps import provenance, task
 from kopt_mcp.watch import Watch
 from kopt_mcp.workspace import Candidates, Workspace
 
@@ -85,6 +86,7 @@ class Tools:
     clock: Callable[[], float]
     compiles: Compiles | None = None
     sanitize: Sanitize | None = None
+    scripts: RunScript | None = None
 
 
 @dataclass(frozen=True)
@@ -162,8 +164,16 @@ class Call:
         job = self.subject(device).job(kind, self.candidates.path(sha256), sha256, beside)
         with self.tools.locks.device(device.uuid, device.name, self.watch):
             begun = self.tools.clock()
-            evaluation = evaluate(self.tools.evaluator, self.subject(device), job, self.watch)
+            evaluation = evaluate(self.evaluator(), self.subject(device), job, self.watch)
             return evaluation, (begun, self.tools.clock())
+
+    def evaluator(self) -> Evaluator:
+        """Who judges and times the kernel of this experiment."""
+        setup = self.state.setup
+        root, tools = self.tools.workspace.root, self.tools
+        return task.evaluator(
+            tools.evaluator, tools.scripts, root, setup.kernel, setup.trust, setup.test, setup.problem_files
+        )
 
     def sanitize(self, sha256: str) -> tuple[SanitizerRun, ...]:
         """What compute-sanitizer says of a version of the kernel.
@@ -171,6 +181,8 @@ class Call:
         Raises:
             DeviceBusy, Cancelled, WorkspaceFailed, GuardRefused: nothing is known.
         """
+        if self.state.setup.trust == "reported":
+            return (SanitizerRun(tool="memcheck", status="not run", why="a script calls the kernel itself"),)
         if self.tools.sanitize is None:
             return (SanitizerRun(tool="memcheck", status="not run", why="this server was built without it"),)
         device = self.device()
@@ -182,9 +194,11 @@ class Call:
 
     def certificate(
         self, evaluation: Evaluation, sha256: str, incumbent: str | None, held: tuple[float, float]
-    ) -> Certificate:
-        """What stands behind an evaluation of this experiment."""
+    ) -> Certificate | None:
+        """What stands behind an evaluation of this experiment; None behind figures that were only reported."""
         setup = self.state.setup
+        if evaluation.trust == "reported":
+            return None
         return issue(
             evaluation,
             source_sha256=sha256,

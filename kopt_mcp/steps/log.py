@@ -73,6 +73,7 @@ def one(state: Experiment, events: list[Event], workspace: Workspace, query: str
         read=tuple(found.diagnosis.read) if found is not None and current else (),
         table=_table(state),
         certificate=_certificate(state),
+        trust=setup.trust,
         problem=provenance.standing(workspace, setup),
         weaknesses=setup.weaknesses[:10],
         refusals=tuple(_refusals(events)),

@@ -42,12 +42,22 @@ def standing(space: Workspace, setup: BaselineData) -> Review:
         accepted = config.read_file(space.root).get("accepted_problems") or {}
     except KoptError:
         return "unreviewed"
-    return review(space, setup.problem_files, accepted if isinstance(accepted, dict) else {})
+    return review(space, written(setup), accepted if isinstance(accepted, dict) else {})
 
 
-def to_accept(space: Workspace, files: Mapping[str, str]) -> str:
+def written(setup: BaselineData) -> dict[str, str]:
+    """The files in which somebody wrote down what is to be computed.
+
+    What we wrote for a task of another format follows from its files and says nothing of its own; what was written for
+    plain functions is all that there is.
+    """
+    ours = setup.task not in ("problem", "script", "functions")
+    return {path: sha256 for path, sha256 in setup.problem_files.items() if not (ours and path == setup.test)}
+
+
+def to_accept(space: Workspace, setup: BaselineData) -> str:
     """What a person may do about an unreviewed problem: the line to write, ready to be copied."""
-    found = unread(space, files)
+    found = unread(space, written(setup))
     line = ", ".join(f"{path}: {sha256}" for path, sha256 in found.items())
     return (
         f"git does not have {', '.join(found)} as it is, and nobody may have read it; every result says `unreviewed` "
