@@ -13,6 +13,7 @@ from kopt_mcp.errors import WorkspaceFailed
 from kopt_mcp.models import Record
 
 SCHEME = "skill://"
+FIRST = "optimize-loop"
 MIME_TYPES = {
     ".md": "text/markdown",
     ".py": "text/x-python",
@@ -62,13 +63,14 @@ def folder() -> Path:
 
 
 def find(root: Path | None = None) -> list[Skill]:
-    """Every skill, in a stable order.
+    """Every skill, the one to begin with first, the others in alphabetical order.
 
     Raises:
         WorkspaceFailed: a `SKILL.md` has no usable frontmatter.
     """
     root = root or folder()
-    return [_skill(document, root) for document in sorted(root.rglob("SKILL.md"))]
+    documents = sorted(root.rglob("SKILL.md"), key=lambda path: (path.parent.name != FIRST, path))
+    return [_skill(document, root) for document in documents]
 
 
 def files(root: Path | None = None) -> list[SkillFile]:

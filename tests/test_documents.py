@@ -18,7 +18,7 @@ from mcp.types import PromptReference, ResourceLink, ResourceTemplateReference
 
 from kopt_mcp import skills
 from kopt_mcp.models import Profile
-from kopt_mcp.server import create_server, documents, resources
+from kopt_mcp.server import create_server, documents, pages, resources
 from kopt_mcp.server.skills_extension import LEARNED, Skills
 
 ERAS = ["auto", "legacy"]
@@ -87,7 +87,7 @@ async def test_a_document_that_is_not_there_is_refused_with_the_nearest_one(proj
     async with client_of(project) as client:
         text = await refused(client, read="optimise-loop")
         assert text == "read is 'optimise-loop'; no document has this name; did you mean 'optimize-loop'?"
-        assert "there are benchmark, bottleneck-diagnosis," in await refused(client, read="zzz")
+        assert "there are optimize-loop, benchmark," in await refused(client, read="zzz")
         assert (await refused(client, read="skill://nobody/SKILL.md")).startswith("read is 'skill://nobody/SKILL.md': ")
         text = await refused(client, read="benchmark", query="x")
         assert text.startswith("read is given together with experiment or query;")
@@ -99,6 +99,16 @@ async def test_a_diagnosis_names_documents_that_can_be_read_by_either_way(projec
     async with client_of(project) as client:
         for name in diagnosis.all_skill_names():
             assert await document(client, name) == await text_at(client, f"skill://{name}/SKILL.md")
+
+
+def test_the_page_on_the_answers_says_what_the_code_says() -> None:
+    page = ROOT / "skills" / "optimize-loop" / "references" / "answers.md"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(pages.answers_page(), encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == pages.answers_page(), "run with UPDATE_SNAPSHOTS=1 if this is expected"
+    for name in ("least_gain_pct", "gain_low_pct", "error_ratio", "document"):
+        assert f"| `{name}` | " in pages.answers_page()
 
 
 # Skills as the extension has them
@@ -138,6 +148,11 @@ async def test_the_frontmatter_of_a_listed_skill_is_the_documents_own() -> None:
 async def test_a_folder_of_skills_is_read_one_level_at_a_time() -> None:
     top = (await ask("resources/directory/read", uri="skill://kernels"))["resources"]
     assert {"uri": "skill://kernels/softmax", "name": "softmax", "mimeType": "inode/directory"} in top
+    first = (await ask("resources/directory/read", uri="skill://optimize-loop"))["resources"]
+    assert [(child["name"], child["mimeType"]) for child in first] == [
+        ("SKILL.md", "text/markdown"),
+        ("references", "inode/directory"),
+    ]
     inside = (await ask("resources/directory/read", uri="skill://kernels/softmax/"))["resources"]
     assert {"uri": "skill://kernels/softmax/SKILL.md", "name": "SKILL.md", "mimeType": "text/markdown"} in inside
 

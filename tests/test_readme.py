@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kopt_mcp import phases
-from kopt_mcp.server import tools_table
+from kopt_mcp.server.pages import tools_table
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 TABLES = {"tools": tools_table, "phases": phases.markdown}

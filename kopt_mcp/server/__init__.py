@@ -5,7 +5,7 @@
     asking.py     questions to the user                links.py     what goes beside an answer
     resources.py  files of experiments                 documents.py the same, and skills, as a tool's answer
     prompts.py    prompts and completions              skills_extension.py   SEP-2640
-    http.py       the same server for many clients, over Streamable HTTP
+    http.py       many clients, Streamable HTTP        pages.py     documentation rendered from the code
 
 Each tool runs a method of the loop in a worker thread; progress goes out as it comes, and cancelling a call ends the
 processes that it started. A `KoptError` becomes a tool error whose text and structured content say the same.
@@ -25,9 +25,9 @@ from kopt_mcp import __version__
 from kopt_mcp.server import prompts, resources
 from kopt_mcp.server.place import App, Workplace
 from kopt_mcp.server.skills_extension import Skills
-from kopt_mcp.server.tools import HINTS, all_tools, tools_table
+from kopt_mcp.server.tools import HINTS, all_tools
 
-__all__ = ["INSTRUCTIONS", "Workplace", "call_tool", "create_server", "tools_table"]
+__all__ = ["INSTRUCTIONS", "Workplace", "call_tool", "create_server"]
 
 INSTRUCTIONS = """\
 kopt-mcp makes a GPU or CPU kernel faster, one guarded step at a time. You decide what to try; the server decides what \
@@ -63,6 +63,7 @@ def create_server(place: Workplace, *, ask_before_patch: bool = False) -> MCPSer
         version=__version__,
         instructions=INSTRUCTIONS,
         lifespan=lifespan,
+        log_level="WARNING",
         tools=list(all_tools(place, ask_before_patch)),
         extensions=[Skills(learned=lambda: place.loop.learned_patterns())],  # an app (`ui://`) would be one more
     )

@@ -33,24 +33,26 @@ class StrictTool(Tool):
         arguments = self.fn_metadata.arg_model
         arguments.model_config["extra"] = "forbid"
         arguments.model_rebuild(force=True)
-        self.parameters = lean(arguments.model_json_schema(by_alias=True))
+        schema = arguments.model_json_schema(by_alias=True)
+        self.parameters = lean(schema, schema.pop("$defs", {}))
         if self.fn_metadata.output_schema is not None:
             self.fn_metadata.output_schema = outline(self.fn_metadata.output_schema)
 
 
-def lean(schema: dict[str, Any]) -> dict[str, Any]:
+def lean(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     """An input schema in short: no titles, no pattern (a handle is copied), "optional" instead of "may be null"."""
-    dull = [(key, schema.get(key)) for key in ("title", "pattern")] + [("default", None)]
-    kept = {key: value for key, value in schema.items() if (key, value) not in dull}
-    for key, value in kept.items():
-        if key in ("properties", "$defs"):
-            kept[key] = {name: lean(inner) for name, inner in value.items()}
-        elif isinstance(value, dict):
-            kept[key] = lean(value)
-    something, *null = kept.get("anyOf", [None])
+    if "$ref" in schema:  # stands where it is used, and that says what it is for
+        named = definitions[schema["$ref"].rpartition("/")[2]]
+        schema = {**{key: value for key, value in named.items() if key != "description"}, **schema}
+    something, *null = schema.get("anyOf", [None])
     if null == [{"type": "null"}]:
-        del kept["anyOf"]
-        kept = {**lean(something), **kept}
+        return lean({**something, **{key: value for key, value in schema.items() if key != "anyOf"}}, definitions)
+    dull = [(key, schema.get(key)) for key in ("title", "pattern", "$ref")] + [("default", None)]
+    kept = {key: value for key, value in schema.items() if (key, value) not in dull}
+    if "properties" in kept:
+        kept["properties"] = {name: lean(inner, definitions) for name, inner in kept["properties"].items()}
+    if "items" in kept:
+        kept["items"] = lean(kept["items"], definitions)
     return kept
 
 
@@ -61,14 +63,14 @@ def outline(schema: dict[str, Any]) -> dict[str, Any]:
     """
     return {
         "type": "object",
-        "properties": {name: {"type": _types(inner)} for name, inner in schema["properties"].items()},
+        "properties": {name: _kind(inner) for name, inner in schema["properties"].items()},
     }
 
 
-def _types(schema: dict[str, Any]) -> str | list[str]:
-    if "anyOf" in schema:
-        return [str(_types(inner)) for inner in schema["anyOf"]]
-    return "object" if "$ref" in schema else str(schema["type"])
+def _kind(schema: dict[str, Any]) -> dict[str, Any]:
+    if "anyOf" in schema:  # not a list of types, which some dialects of JSON Schema lack
+        return {"anyOf": [_kind(inner) for inner in schema["anyOf"]]}
+    return {"type": "object" if "$ref" in schema else schema["type"]}
 
 
 def _explain(tool: str, error: ValidationError, known: list[str]) -> str:

@@ -48,10 +48,9 @@ class Tools:
         self._place = place
 
     async def detect_gpu(self, ctx: Context) -> Annotated[CallToolResult, DetectResult]:
-        """List this machine's processors; the first is the one that `gpu: auto` takes. Call it first.
+        """List this machine's processors, the one first that `gpu: auto` takes. Call it first.
 
-        Each comes with its architecture, memory, caches, clocks, nominal peaks and where they are from, and the
-        profilers that may be used, with what to do where they may not.
+        Architecture, memory, caches, clocks, nominal peaks and their source, and which profilers may be used.
         """
         return await run(ctx, lambda watch: self._place.loop.detect_gpu())
 
@@ -77,10 +76,9 @@ class Tools:
     ) -> Annotated[CallToolResult, BaselineResult]:
         """Begin an experiment: check the problem, check and time the kernel as it is, set the target.
 
-        The problem (test_*.py beside the kernel) must refuse deliberately wrong kernels, the kernel must pass it, and
-        is then timed against itself: `least_gain_pct` is what a change must gain, beyond doubt, to be accepted.
-        Returns `experiment`, the handle for every later call. Arguments win over kopt.yaml; without a target, 70 % of
-        the measured roof is aimed at. Takes up to a few minutes.
+        The problem (test_*.py beside the kernel) must refuse wrong kernels, and the kernel must pass it; timing it
+        against itself gives `least_gain_pct`, what a change must gain beyond doubt. Returns `experiment`, the handle
+        for later calls. Arguments win over kopt.yaml; without a target, 70 % of the measured roof. May take minutes.
         """
         if isinstance(asked, AcceptedElicitation) and asked.data.target_value is not None:
             target_value, target_metric = asked.data.target_value, asked.data.target_metric or target_metric
@@ -123,9 +121,9 @@ class Tools:
     async def diagnose(self, ctx: Context, experiment: Experiment) -> Annotated[CallToolResult, DiagnoseResult]:
         """Say what limits the kernel, and what to try first.
 
-        `bound` (memory, compute, latency, balanced, at_roof, unclear) with the numbers and thresholds that it rests on,
-        `tiers` and `ideas` in the order to try them, and in `read` the documents to read before the next patch
-        (resources, or log(read=...)). Needs no profile; with one it knows more.
+        `bound` (memory, compute, latency, balanced, at_roof, unclear) with its evidence, `tiers` and `ideas` in the
+        order to try, and in `read` what to read before the next patch (resources, or log(read=...)). Works without a
+        profile; knows more with one.
         """
         return await run(ctx, lambda watch: self._place.loop.diagnose(experiment, watch=watch))
 
@@ -204,9 +202,9 @@ class Tools:
     ) -> Annotated[CallToolResult, DecideResult]:
         """Accept the candidate if it is faster beyond noise, else take it back; write the log.
 
-        `status` is TARGET_MET, IMPROVED, NEUTRAL, REGRESSED, KEPT or FAILED. The experiment ends when the target is
-        met, the iterations or ideas are used up, or `stop` asks for it; `ended` then says why, the best kernel is on
-        disk, and `confirmed` whether it passed once more in a cold process.
+        `status`: TARGET_MET, IMPROVED, NEUTRAL, REGRESSED, KEPT or FAILED. Ends the experiment when the target is met,
+        iterations or ideas are used up, or with `stop`; `ended` then says why, the best kernel is on disk, and
+        `confirmed` whether it passed again in a cold process.
         """
         return await run(
             ctx, lambda watch: self._place.loop.decide(experiment, keep_reason, stop=stop, reason=reason, watch=watch)
@@ -223,9 +221,9 @@ class Tools:
     ) -> Annotated[CallToolResult, LogResult]:
         """Say where an experiment stands, or which there are; or return a document.
 
-        With `experiment`: its table, what is legal next, what was tried and what is left: all that is needed to go on
-        after a context loss. With `read`: the text of a skill or of a file that an answer linked, for clients that do
-        not show resources; start with read="optimize-loop".
+        With `experiment`: its table, what is legal next, tried and left: all that is needed to go on after a context
+        loss. With `read`: a skill or a file that an answer linked, where the client shows no resources; start with
+        read="optimize-loop".
         """
         if read is not None:
             return await documents.answer(ctx, read, alone=experiment is None and query is None)
@@ -292,18 +290,13 @@ def _tool(tools: Tools, name: str, meta: dict[str, Any]) -> StrictTool:
         open_world_hint=False,
     )
     tool = StrictTool.from_function(
-        method, annotations=annotations, description=" ".join(_doc(name).split()), meta=meta or None
+        method, annotations=annotations, description=" ".join(doc(name).split()), meta=meta or None
     )
     assert isinstance(tool, StrictTool)
     tool.tighten()
     return tool
 
 
-def tools_table() -> str:
-    """The tools as a Markdown table, for the README: of each description the first paragraph."""
-    rows = [f"| `{name}` | {' '.join(_doc(name).split(chr(10) * 2)[0].split())} |" for name in HINTS]
-    return "\n".join(["| tool | what it does |", "|---|---|", *rows])
-
-
-def _doc(name: str) -> str:
+def doc(name: str) -> str:
+    """The docstring of a tool."""
     return inspect.getdoc(getattr(Tools, name)) or ""
