@@ -7,6 +7,7 @@ it: when asked in a call, or by a line in kopt.yaml that names the files with th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from kopt_mcp import config
@@ -58,8 +59,8 @@ def written(setup: BaselineData) -> dict[str, str]:
 def to_accept(space: Workspace, setup: BaselineData) -> str:
     """What a person may do about an unreviewed problem: the line to write, ready to be copied."""
     found = unread(space, written(setup))
-    line = ", ".join(f"{path}: {sha256}" for path, sha256 in found.items())
     return (
         f"git does not have {', '.join(found)} as it is, and nobody may have read it; every result says `unreviewed` "
-        f"until a person has read it and commits it, or writes into {config.FILE}: accepted_problems: {{{line}}}"
+        f"until a person has read it and commits it, or writes into {config.FILE}: accepted_problems: "
+        f"{json.dumps(found, ensure_ascii=False)}"
     )

@@ -1,0 +1,250 @@
+"""Who stands for the problem: git, a person, or nobody; and what every result says of it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fakes import Project, kernel
+from mcp import Client
+from mcp.types import ElicitResult
+
+from kopt_mcp.errors import InputRefused, ProblemInvalid
+from kopt_mcp.evaluator.records import Mutant
+from kopt_mcp.events import BaselineData
+from kopt_mcp.server import create_server
+
+ERAS = ["auto", "legacy"]
+WEAK = Mutant("mean", False, "all outputs are nearly equal; draw inputs with more spread")
+TARGET = {"target_metric": "gbps", "target_value": 500.0}
+
+
+def git(project: Project, *words: str) -> None:
+    git = ["git", "-C", str(project.root), "-c", "user.name=a", "-c", "user.email=a@b.invalid"]
+    subprocess.run([*git, *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def tracked(project: Project) -> Project:
+    """A project whose problem is committed."""
+    if shutil.which("git") is None:
+        pytest.skip("there is no git")
+    git(project, "init", "-q")
+    git(project, "add", "test_softmax.py")
+    git(project, "commit", "-q", "-m", "the problem")
+    return project
+
+
+def digest(project: Project) -> str:
+    return hashlib.sha256((project.root / "test_softmax.py").read_bytes()).hexdigest()
+
+
+def accept(project: Project, sha256: str) -> None:
+    (project.root / "kopt.yaml").write_text(f"accepted_problems: {{test_softmax.py: {sha256}}}\n")
+
+
+# git
+
+
+def test_a_problem_that_git_has_as_it_is_is_tracked(tracked: Project) -> None:
+    begun = tracked.baseline()
+    assert (begun.problem, begun.to_accept) == ("tracked", "")
+
+
+def test_a_changed_one_is_not(tracked: Project) -> None:
+    (tracked.root / "test_softmax.py").write_text("# declares an easier problem\n")
+    assert tracked.baseline().problem == "unreviewed"
+
+
+def test_what_the_problem_imports_counts_too(tracked: Project) -> None:
+    (tracked.root / "shapes.py").write_text("ROWS = 4\n")
+    (tracked.root / "test_softmax.py").write_text("import shapes\n")
+    git(tracked, "commit", "-q", "-a", "-m", "the problem imports")
+    begun = tracked.baseline()
+    assert begun.problem == "unreviewed"
+    assert '"shapes.py": ' in begun.to_accept
+    assert '"test_softmax.py": ' not in begun.to_accept
+
+
+def test_an_experiment_becomes_tracked_when_its_problem_is_committed(tracked: Project) -> None:
+    (tracked.root / "test_softmax.py").write_text("# declares another problem\n")
+    name = tracked.baseline().experiment
+    assert tracked.loop.diagnose(name).problem == "unreviewed"
+    git(tracked, "commit", "-q", "-a", "-m", "somebody has read it")
+    tracked.patch(name, kernel(1.5))
+    assert tracked.loop.verify(name).problem == "tracked"
+
+
+# kopt.yaml
+
+
+def test_the_answer_gives_the_line_that_accepts_a_problem_and_the_line_works(project: Project) -> None:
+    begun = project.baseline()
+    line = begun.to_accept.rpartition("kopt.yaml: ")[2]
+    assert (begun.problem, line) == ("unreviewed", f'accepted_problems: {{"test_softmax.py": "{digest(project)}"}}')
+    (project.root / "kopt.yaml").write_text(line + "\n")
+    again = project.baseline()
+    assert (again.problem, again.to_accept) == ("accepted", "")
+
+
+def test_the_line_also_holds_for_an_experiment_that_has_begun(project: Project) -> None:
+    name = project.diagnosed()
+    project.patch(name, kernel(1.5))
+    assert project.loop.verify(name).problem == "unreviewed"
+    accept(project, digest(project))
+    timed = project.loop.benchmark(name)
+    assert (timed.problem, "(accepted)" in timed.certificate) == ("accepted", True)
+    assert project.loop.log(name).problem == "accepted"
+
+
+def test_a_line_for_other_bytes_accepts_nothing(project: Project) -> None:
+    accept(project, "a" * 64)
+    assert project.baseline().problem == "unreviewed"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("accepted_problems: [test_softmax.py]", "expected paths, each with the file's SHA-256"),
+        ("accepted_problems: {test_softmax.py: yes}", "expected paths, each with the file's SHA-256"),
+        ("accepted_problems: {test_softmax.py: abc}", "'abc' for 'test_softmax.py'; expected a SHA-256"),
+    ],
+)
+def test_a_line_that_is_none_is_refused_in_words(project: Project, text: str, words: str) -> None:
+    (project.root / "kopt.yaml").write_text(text)
+    with pytest.raises(InputRefused, match=words):
+        project.baseline()
+
+
+def test_a_damaged_kopt_yaml_accepts_nothing_in_an_experiment_that_has_begun(project: Project) -> None:
+    name = project.diagnosed()
+    (project.root / "kopt.yaml").write_text("accepted_problems: {")
+    project.patch(name, kernel(1.5))
+    assert project.loop.verify(name).problem == "unreviewed"
+
+
+# Weaknesses
+
+
+def test_a_refused_weakness_names_its_line_and_every_result_carries_an_accepted_one(project: Project) -> None:
+    project.evaluator.mutants = [WEAK, Mutant("off by one", False, "nothing visible")]
+    with pytest.raises(ProblemInvalid) as refused:
+        project.baseline()
+    line = 'accept_weaknesses: ["mean", "off by one"]'
+    assert line in str(refused.value)
+    (project.root / "kopt.yaml").write_text(line + "\n")
+    name = project.baseline().experiment
+    project.loop.diagnose(name)
+    project.patch(name, kernel(1.5))
+    assert project.loop.verify(name).weaknesses == ("mean", "off by one")
+    timed = project.loop.benchmark(name)
+    assert timed.weaknesses == ("mean", "off by one")
+    assert "accepts mean, off by one" in timed.certificate
+    assert project.loop.decide(name).weaknesses == ("mean", "off by one")
+    assert project.loop.log(name).weaknesses == ("mean", "off by one")
+
+
+# A person who is asked
+
+
+@asynccontextmanager
+async def asking(project: Project, era: str, yes: bool) -> AsyncIterator[tuple[Client, list[str]]]:
+    """A client whose user says yes or no to every question, and the questions."""
+    asked: list[str] = []
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"accept": True}) if yes else ElicitResult(action="decline")
+
+    async with Client(create_server(project), mode=era, elicitation_callback=answer) as client:  # type: ignore[arg-type]
+        yield client, asked
+
+
+async def begin(client: Client) -> dict[str, Any]:
+    result = await client.call_tool("baseline", {"kernel_path": "softmax.py", **TARGET})
+    content: dict[str, Any] = result.structured_content  # type: ignore[assignment]
+    return content
+
+
+def setup_of(project: Project, name: str) -> BaselineData:
+    state = project.loop._experiments.replay(name)
+    assert state is not None
+    return state.setup
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_person_who_is_asked_can_accept_the_very_bytes_once_and_for_all(project: Project, era: str) -> None:
+    async with asking(project, era, yes=True) as (client, asked):
+        begun = await begin(client)
+        assert (begun["problem"], begun["to_accept"]) == ("accepted", "")
+        assert setup_of(project, begun["experiment"]).accepted_by == "elicitation"
+        assert [digest(project)[:12] in question for question in asked] == [True]
+        again = await begin(client)
+        assert (again["problem"], len(asked)) == ("accepted", 1)
+        assert setup_of(project, again["experiment"]).accepted_by == "earlier"
+        (project.root / "test_softmax.py").write_text("# declares an easier problem\n")
+        await begin(client)
+        assert len(asked) == 2
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_person_who_declines_leaves_it_unreviewed(project: Project, era: str) -> None:
+    async with asking(project, era, yes=False) as (client, _):
+        begun = await begin(client)
+    assert begun["problem"] == "unreviewed"
+    assert "accepted_problems" in begun["to_accept"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("era", ERAS)
+async def test_nobody_is_asked_about_a_problem_that_git_has(tracked: Project, era: str) -> None:
+    async with asking(tracked, era, yes=True) as (client, asked):
+        assert (await begin(client))["problem"] == "tracked"
+    assert asked == []
+
+
+@pytest.mark.anyio
+async def test_a_client_that_cannot_ask_is_not_asked(project: Project) -> None:
+    async with Client(create_server(project)) as client:  # type: ignore[arg-type]
+        assert (await begin(client))["problem"] == "unreviewed"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_person_can_accept_a_named_weakness_at_the_call_after_the_refusal(tracked: Project, era: str) -> None:
+    tracked.evaluator.mutants = [WEAK]
+    async with asking(tracked, era, yes=True) as (client, asked):
+        refused = await begin(client)
+        assert (refused["error"]["kind"], asked) == ("ProblemInvalid", [])
+        begun = await begin(client)
+        assert begun["weaknesses"] == ["mean"]
+        (question,) = asked
+        assert "mean: all outputs are nearly equal" in question
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_person_who_declines_a_weakness_leaves_the_problem_refused(tracked: Project, era: str) -> None:
+    tracked.evaluator.mutants = [WEAK]
+    async with asking(tracked, era, yes=False) as (client, asked):
+        await begin(client)
+        assert (await begin(client))["error"]["kind"] == "ProblemInvalid"
+        assert len(asked) == 1
+
+
+@pytest.mark.parametrize("change", [lambda p: p.kernel.unlink(), lambda p: (p.root / "test_softmax.py").unlink()])
+def test_where_baseline_will_refuse_nothing_is_asked(project: Project, change: Callable[[Project], None]) -> None:
+    change(project)
+    assert project.loop.doubts("softmax.py").unread == {}
