@@ -17,6 +17,7 @@ from kopt_mcp.models import Metric
 from kopt_mcp.phases import Experiment, Iteration
 
 UNITS: dict[Metric, str] = {"gbps": "GBps", "tflops": "TFLOPS", "latency_us": "us"}
+WORD = "the test script's own word; nothing was checked or timed by kopt-mcp"
 HEAD = (
     "# Optimization log\n\nWritten by kopt-mcp from the journals beside this file; text outside the markers is kept.\n"
 )
@@ -62,6 +63,7 @@ def section(state: Experiment) -> str:
         f"- GPU: {_cell(setup.device.name)}",
         f"- Kernel: {_cell(setup.kernel)}",
         "- Correctness: PASS",
+        *([f"- Trust: reported ({WORD})"] if setup.trust == "reported" else []),
         f"- {unit}: {setup.measurement.value:.1f}",
         f"- Target: {show(setup.target_value, setup.target_metric)} ({_source(state)})",
         f"- Gap: {show(missing, setup.target_metric)} ({100 * missing / setup.target_value:.1f}%)",
@@ -87,7 +89,8 @@ def final(state: Experiment) -> str:
         met = "NOT confirmed in a cold process, nothing is claimed"
     else:
         met = "target met" if state.ended == "TARGET_MET" else f"target not met ({state.ended})"
-    return f"Final: {show(value, setup.target_metric)}{share}, {many}, {met}."
+    said = f"; trust: reported, {WORD}" if setup.trust == "reported" else ""
+    return f"Final: {show(value, setup.target_metric)}{share}, {many}, {met}{said}."
 
 
 def _source(state: Experiment) -> str:
@@ -163,7 +166,9 @@ def status(iteration: Iteration) -> str:
     decision = iteration.decision
     if decision is None:
         return "open"
-    return f"{decision.status or 'stopped'}{', reverted' if decision.reverted else ''}"
+    word = iteration.benchmark is not None and iteration.benchmark.evaluation.trust == "reported"
+    said = " (trust: reported)" if word else ""
+    return f"{decision.status or 'stopped'}{', reverted' if decision.reverted else ''}{said}"
 
 
 def _trusted(iteration: Iteration) -> bool:

@@ -94,6 +94,7 @@ def _line(state: Experiment) -> ExperimentLine:
         target=rounded(setup.target_value) or 0.0,
         iterations=len(state.iterations),
         ended=state.ended,
+        trust=setup.trust,
     )
 
 
