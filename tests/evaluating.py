@@ -1,16 +1,22 @@
-"""Run candidates through the real evaluator: helpers for the tests of cheats, controls and public bugs."""
+"""Run candidates through the real evaluator: helpers for the tests of cheats, controls and public bugs.
+
+Also what makes a list of tricks a script: a table on the screen, and a file of rows that experiments/cheats/table.py
+makes the pages from.
+"""
 
 from __future__ import annotations
 
 import ast
 import atexit
+import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -28,6 +34,9 @@ PROBLEMS = CHEATS / "problems"
 TIMEOUT_S = 60.0
 FLOOR = 0.2
 """As if the machine were that noisy: a ratio need only be known to 40 %, which takes a few blocks and not thirty."""
+
+FALSE_SPEED = 1.5
+"""A ratio beyond which an accepted trick has got itself a speed that is not its own."""
 
 Kind = Literal["verify", "benchmark", "confirm"]
 
@@ -151,6 +160,53 @@ def verdict(evaluator: LocalEvaluator, case: Case) -> Evaluation:
     if checked.status != "PASSED" or not case.timed:
         return checked
     return evaluate(evaluator, case.path, case.problem, "benchmark", honest(case.problem), case.timeout_s)
+
+
+def caught(trick: Case, result: Evaluation) -> bool:
+    """Whether the verdict is one that the file expects, without a false speed."""
+    return result.status in trick.expected and all(
+        w.ratio is None or w.ratio.value < FALSE_SPEED for w in result.workloads
+    )
+
+
+def row(trick: Case, judge: Callable[[Case], Evaluation]) -> dict[str, Any]:
+    """One line of the table; an evaluator that breaks is a line too."""
+    begin = time.perf_counter()
+    try:
+        result = judge(trick)
+    except Exception as error:
+        result = Evaluation("INCONCLUSIVE", f"{type(error).__name__}: {error}")
+    faster = trick.faster and result.ratio is not None and result.ratio.low > FALSE_SPEED
+    return {
+        "name": trick.name,
+        "expected": list(trick.expected),
+        "got": result.status,
+        "right": result.status in trick.expected if faster else caught(trick, result) and not trick.faster,
+        "ratio": result.ratio.value if result.ratio else None,
+        "seconds": round(time.perf_counter() - begin, 2),
+        "known": trick.open,
+        "detail": result.detail,
+        "notes": list(result.notes),
+        "environment": result.environment,
+        "workloads": [asdict(w) for w in result.workloads],
+    }
+
+
+def run_all(cases: Sequence[Case], judge: Callable[[Case], Evaluation], target: Path, names: Sequence[str] = ()) -> int:
+    """Run all, or those that are named; the number of wrong verdicts that are not known already."""
+    rows = []
+    for trick in cases:
+        if names and trick.name not in names:
+            continue
+        rows.append(found := row(trick, judge))
+        ratio = f"{found['ratio']:.2f}x" if found["ratio"] else ""
+        mark = "ok" if found["right"] else "KNOWN" if found["known"] else "WRONG"
+        print(
+            f"{mark:5} {trick.name:38} {found['got']:20} {ratio:>8} {found['seconds']:6.1f} s  {found['detail'][:90]}"
+        )
+        sys.stdout.flush()
+        target.write_text(json.dumps(rows, indent=1), encoding="utf-8")  # after each, in case of a time limit
+    return sum(not r["right"] and not r["known"] for r in rows)
 
 
 def processes() -> set[int]:

@@ -1,13 +1,29 @@
-"""Everything that has been tried to fool an evaluator, and honest kernels that have been taken for cheats."""
+"""Everything that has been tried to fool an evaluator, and honest kernels that have been taken for cheats.
 
+Also a script: `python tests/test_cheats.py RESULTS.json [NAME ...]` prints a table and writes what it found.
+"""
+
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for the script
 
 import pytest
-from evaluating import CHEATS, Case, case, processes, running_evaluator, still_works, verdict
+from evaluating import (
+    CHEATS,
+    FALSE_SPEED,
+    Case,
+    case,
+    processes,
+    run_all,
+    running_evaluator,
+    still_works,
+    verdict,
+)
 
 from kopt_mcp.evaluator.client import LocalEvaluator
 
-FALSE_SPEED = 1.5
 CASES = [case(p) for p in sorted(CHEATS.glob("*.*")) if p.suffix in (".py", ".c")]
 CONTROLS = [case(p) for p in sorted((CHEATS / "controls").glob("*.*")) if p.suffix in (".py", ".c", ".cpp")]
 
@@ -48,3 +64,13 @@ def test_every_cheat_says_what_it_is_and_what_is_expected_of_it() -> None:
         text = path.read_text(encoding="utf-8")
         assert text.startswith(('"""', "// ")), path.name
         assert "EXPECTED = (" in text, path.name
+
+
+def main(target: str, names: list[str]) -> int:
+    """Run all, or those that are named."""
+    with running_evaluator() as local:
+        return run_all([*CONTROLS, *CASES], lambda trick: verdict(local, trick), Path(target), names)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -5,12 +5,9 @@ table and writes what it found. A trick is caught if its status is one that its 
 reported.
 """
 
-import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from evaluating import Case, case  # noqa: E402
+from evaluating import Case, case, caught, run_all  # noqa: E402
 
 from kopt_mcp.evaluator.records import Evaluation, Job  # noqa: E402
 
@@ -27,7 +24,6 @@ PROBLEMS = {name: ROOT / "skills" / "kernels" / name / f"test_{name}.py" for nam
 CHECKED = ("5x2-fp32", "37x1021-fp32", "9x513-fp16", "4096x4096-fp32")
 TIMED = ("4096x4096-fp32",)
 HONEST = HERE / "controls" / "c1_one_row_a_program.py"
-FALSE_SPEED = 1.5
 CASES = [case(p) for p in sorted(HERE.glob("*.py"))]
 CONTROLS = [case(p) for p in sorted((HERE / "controls").glob("*.py"))]
 
@@ -58,13 +54,6 @@ def verdict(evaluator: Any, trick: Case) -> Evaluation:
     return timed
 
 
-def caught(trick: Case, result: Evaluation) -> bool:
-    """Whether the verdict is one that the file expects, without a false speed."""
-    return result.status in trick.expected and all(
-        w.ratio is None or w.ratio.value < FALSE_SPEED for w in result.workloads
-    )
-
-
 class Evaluating:
     """The evaluator behind its client, or the harness itself where the client's packages are missing."""
 
@@ -88,47 +77,15 @@ class Evaluating:
         return self._harness.evaluate(problem, work, lambda fraction, text: None)
 
 
-def row(evaluator: Evaluating, trick: Case) -> dict[str, Any]:
-    """One line of the table."""
-    begin = time.perf_counter()
-    try:
-        result = verdict(evaluator, trick)
-    except Exception as error:
-        result = Evaluation("INCONCLUSIVE", f"{type(error).__name__}: {error}")
-    return {
-        "name": trick.name,
-        "expected": list(trick.expected),
-        "got": result.status,
-        "right": caught(trick, result),
-        "ratio": result.ratio.value if result.ratio else None,
-        "seconds": round(time.perf_counter() - begin, 2),
-        "known": trick.open,
-        "detail": result.detail,
-        "notes": list(result.notes),
-        "workloads": [asdict(w) for w in result.workloads],
-    }
-
-
 def main(target: str, names: list[str]) -> int:
     """Run all, or those that are named; the number of wrong verdicts that are not known already."""
     import tempfile
 
-    folder = Path(tempfile.mkdtemp(prefix="kopt-"))
-    evaluator = Evaluating(folder)
-    rows = []
-    for trick in [*CONTROLS, *CASES]:
-        if names and trick.name not in names:
-            continue
-        rows.append(found := row(evaluator, trick))
-        ratio = f"{found['ratio']:.2f}x" if found["ratio"] else ""
-        mark = "ok" if found["right"] else "KNOWN" if found["known"] else "WRONG"
-        print(
-            f"{mark:5} {trick.name:38} {found['got']:20} {ratio:>8} {found['seconds']:6.1f} s  {found['detail'][:90]}"
-        )
-        sys.stdout.flush()
-        Path(target).write_text(json.dumps(rows, indent=1), encoding="utf-8")  # after each, in case of the time limit
-    evaluator.close()
-    return sum(not r["right"] and not r["known"] for r in rows)
+    evaluator = Evaluating(Path(tempfile.mkdtemp(prefix="kopt-")))
+    try:
+        return run_all([*CONTROLS, *CASES], lambda trick: verdict(evaluator, trick), Path(target), names)
+    finally:
+        evaluator.close()
 
 
 def sees_a_gpu() -> bool:
