@@ -115,17 +115,22 @@ def gap(metric: Metric, value: float, target: float) -> float:
 
 
 def noise_floor(evaluation: Evaluation) -> float:
-    """|ratio - 1| of a kernel timed against itself: the largest of its workloads' and of their mean."""
-    ratios = [evaluation.ratio, *(r.ratio for r in evaluation.workloads)]
-    return aa_floor([r.value for r in ratios if r is not None])
+    """How far the mean over the workloads may be off, from a kernel timed against itself."""
+    return aa_floor([r.ratio.value for r in evaluation.workloads if r.ratio is not None])
 
 
-def judged(evaluation: Evaluation, floor: float) -> tuple[Verdict | Literal["unusable"], str]:
-    """The accept rule on a benchmark; `unusable` where it holds no ratio to judge by."""
+def judged(evaluation: Evaluation, floor: float, itself: Evaluation) -> tuple[Verdict | Literal["unusable"], str]:
+    """The accept rule on a benchmark; `unusable` where it holds no ratio to judge by.
+
+    Args:
+        floor: the noise floor of the mean over the workloads.
+        itself: the baseline timed against itself, for the floor of each workload.
+    """
     if evaluation.status != "PASSED" or evaluation.ratio is None:
         return "unusable", f"the times cannot be judged ({evaluation.status}): {evaluation.detail or 'no ratio'}"
     each = {r.workload: (r.ratio.low, r.ratio.high) for r in evaluation.workloads if r.ratio is not None}
-    return verdict(evaluation.ratio.low, evaluation.ratio.high, floor, each)
+    floors = {r.workload: aa_floor([r.ratio.value]) for r in itself.workloads if r.ratio is not None}
+    return verdict(evaluation.ratio.low, evaluation.ratio.high, floor, each, floors)
 
 
 def gain_pct(result: Evaluation | WorkloadResult) -> float | None:

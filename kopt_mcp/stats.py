@@ -79,8 +79,15 @@ def widen(value: float, low: float, high: float, half_width: float) -> tuple[flo
 
 
 def aa_floor(ratios: Sequence[float]) -> float:
-    """The noise floor: the largest |ratio - 1| seen where a kernel was timed against itself, one ratio a workload."""
-    return max((abs(ratio - 1) for ratio in ratios), default=0.0)
+    """The noise floor of a geometric mean of ratios, from those of a kernel timed against itself, one a workload.
+
+    Their errors are independent, so that the mean of n of them errs by the root of the sum of squares, divided by n:
+    one workload too short to be timed well does not hide what the others show. At least what the mean itself was off.
+    """
+    if not ratios:
+        return 0.0
+    off = [math.log(ratio) for ratio in ratios]
+    return math.expm1(max(math.hypot(*off), abs(sum(off))) / len(off))
 
 
 def least_gain(floor: float) -> float:
@@ -89,22 +96,31 @@ def least_gain(floor: float) -> float:
 
 
 def verdict(
-    ratio_low: float, ratio_high: float, floor: float, workloads: Mapping[str, tuple[float, float]] | None = None
+    ratio_low: float,
+    ratio_high: float,
+    floor: float,
+    workloads: Mapping[str, tuple[float, float]] | None = None,
+    floors: Mapping[str, float] | None = None,
 ) -> tuple[Verdict, str]:
     """The accept rule: what an interval of ratios says of the candidate, and why, in words.
 
     `better`: the whole interval lies above 1 + `least_gain`, and no workload got slower. `worse`: the whole interval
-    lies as far below 1, or that of one workload does. `same`: anything else; the two cannot be told apart.
+    lies as far below 1, or that of one workload does, by that workload's own floor. `same`: anything else; the two
+    cannot be told apart.
 
     Args:
+        floor: the noise floor of the mean over the workloads.
         workloads: by name, the interval (low, high) of each timed workload.
+        floors: by name, the noise floor of each; the mean's where a name is missing.
     """
     bar = 1 + least_gain(floor)
-    slower = [name for name, (_, high) in (workloads or {}).items() if high < 1 / bar]
+    bars = {name: 1 + least_gain((floors or {}).get(name, floor)) for name in workloads or {}}
+    slower = [(name, high) for name, (_, high) in (workloads or {}).items() if high < 1 / bars[name]]
     if ratio_high < 1 / bar:
         return "worse", f"slower: at best {_pct(ratio_high)} against the incumbent, beyond the bar of {_pct(1 / bar)}"
     if slower:
-        return "worse", f"workload {slower[0]!r} got slower, whatever the others gained"
+        name, high = slower[0]
+        return "worse", f"workload {name!r} got slower, at best {_pct(high)}, whatever the others gained"
     if ratio_low > bar:
         return "better", f"faster: at least {_pct(ratio_low)} against the incumbent, above the bar of {_pct(bar)}"
     return "same", f"between {_pct(ratio_low)} and {_pct(ratio_high)}, which does not clear the bar of {_pct(bar)}"

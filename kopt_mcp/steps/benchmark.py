@@ -31,7 +31,7 @@ def act(call: Call) -> BenchmarkData:
 def answer(state: Experiment, data: BenchmarkData) -> BenchmarkResult:
     """What the agent is told."""
     evaluation, ratio = data.evaluation, data.evaluation.ratio
-    verdict, reason = metrics.judged(evaluation, state.setup.floor)
+    verdict, reason = metrics.judged(evaluation, state.setup.floor, state.setup.evaluation)
     return BenchmarkResult(
         experiment=state.id,
         phase=state.phase,

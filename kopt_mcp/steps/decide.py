@@ -162,7 +162,7 @@ def _judge_times(state: Experiment, iteration: Iteration, keep_reason: str | Non
     assert iteration.benchmark is not None
     number, candidate = iteration.patch.iteration, iteration.patch.sha256
     evaluation, measured = iteration.benchmark.evaluation, iteration.benchmark.measurement
-    verdict, why = metrics.judged(evaluation, state.setup.floor)
+    verdict, why = metrics.judged(evaluation, state.setup.floor, state.setup.evaluation)
     met = measured is not None and metrics.reached(state.setup.target_metric, measured.value, state.setup.target_value)
     accepted = Judgement("IMPROVED", why, candidate, candidate, candidate, None, number, evaluation.ratio, met)
     if verdict == "better":
