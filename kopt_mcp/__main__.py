@@ -16,6 +16,7 @@ from kopt_mcp.errors import KoptError, ToolUnavailable, WorkspaceFailed
 from kopt_mcp.evaluator.records import Evaluation, Job
 from kopt_mcp.problems import FORMATS
 from kopt_mcp.project import Project, project_root
+from kopt_mcp.report import command as report
 from kopt_mcp.watch import Watch
 
 
@@ -101,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     static.add_argument("--target", required=True, help="sm_90, gfx942, ...")
     static.add_argument("--json", action="store_true", help="print one line of JSON")
     static.set_defaults(run=_static)
+
+    report.add_to(commands)
     return parser
 
 
