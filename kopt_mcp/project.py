@@ -16,6 +16,9 @@ from kopt_mcp.models import Device
 if TYPE_CHECKING:
     from kopt_mcp.loop import Loop
 
+MOST_ANCESTORS = 4
+"""Processes between the client and this one: uvx, a shell or two."""
+
 
 class Project:
     """A folder with kernels, and everything that works on them."""
@@ -71,9 +74,35 @@ class Project:
 
 
 def project_root(environment: Mapping[str, str] | None = None, cwd: Callable[[], Path] = Path.cwd) -> Path:
-    """The project that a client works on: what the client says, else the folder that the server was started in."""
+    """The project that a client works on: what the client says, else the folder that the server was started in.
+
+    A client that loads this as an Agent Plugin starts it in the plugin's own folder and names no other; the project is
+    then the folder of the nearest process above that works elsewhere.
+    """
     environment = os.environ if environment is None else environment
-    return Path(environment.get("KOPT_PROJECT") or environment.get("CLAUDE_PROJECT_DIR") or cwd())
+    for variable in ("KOPT_PROJECT", "CLAUDE_PROJECT_DIR"):
+        told = environment.get(variable)
+        if told and "${" not in told:  # a client that does not know ${workspaceFolder} hands it on as it is
+            return Path(told)
+    here = cwd()
+    plugin = environment.get("PLUGIN_ROOT")
+    return _folder_above(here) if plugin and here.resolve() == Path(plugin).resolve() else here
+
+
+def _folder_above(plugin: Path) -> Path:
+    """Where the client was started, as /proc tells; the plugin's folder where it does not, or where that is no project
+    (the root, or the user's home, from which graphical programs are started)."""
+    pid = "self"
+    for _ in range(MOST_ANCESTORS):
+        try:
+            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+            pid = status.split("\nPPid:\t", 1)[1].split("\n", 1)[0]
+            folder = Path(f"/proc/{pid}/cwd").readlink()
+        except (OSError, IndexError):
+            break
+        if folder != plugin:
+            return plugin if folder in (Path("/"), Path.home()) else folder
+    return plugin
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
