@@ -11,7 +11,8 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +28,7 @@ from kopt_mcp.interpreter import install_line
 from kopt_mcp.watch import Watch
 
 _T = TypeVar("_T")
+LOOK_AGAIN_S = 0.2
 
 
 class Evaluator(Protocol):
@@ -75,6 +77,7 @@ class LocalEvaluator:
         self._python = python if callable(python) else lambda: python
         self._cache = cache
         self._harnesses: dict[str, _HarnessProcess] = {}
+        self._turns: dict[str, threading.Lock] = {}
 
     def torch_device(self, device: str) -> TorchDevice:
         """See `Evaluator`."""
@@ -122,17 +125,31 @@ class LocalEvaluator:
         self._harnesses.clear()
 
     def _ask(self, kind: type[_T], device: str, request: dict[str, Any], watch: Watch) -> _T:
-        harness = self._harnesses.get(device)
-        if harness is None or not harness.alive():
-            watch.progress(0.0, "starting the evaluator")
-            harness = self._harnesses[device] = _HarnessProcess(self._python(), device)
-        watch.on_cancel(harness.kill)
-        try:
-            result = harness.request(request, watch)
-        except Cancelled:
-            self._harnesses.pop(device, None)
-            raise
+        with self._turn(device, watch):
+            harness = self._harnesses.get(device)
+            if harness is None or not harness.alive():
+                watch.progress(0.0, "starting the evaluator")
+                harness = self._harnesses[device] = _HarnessProcess(self._python(), device)
+            try:
+                with watch.ending(harness.kill):
+                    result = harness.request(request, watch)
+            except Cancelled:
+                self._harnesses.pop(device, None)
+                raise
         return TypeAdapter(kind).validate_python(result)
+
+    @contextlib.contextmanager
+    def _turn(self, device: str, watch: Watch) -> Iterator[None]:
+        """One request at a time: answers bear no name, and several calls may want the same harness, some unlocked."""
+        lock = self._turns.setdefault(device, threading.Lock())
+        while not lock.acquire(timeout=LOOK_AGAIN_S):
+            if watch.cancelled:
+                raise Cancelled("gave up waiting for the evaluator; nothing ran; call again.")
+            watch.progress(0.0, "waiting for the evaluator, which answers another call")
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 class _HarnessProcess:
