@@ -68,8 +68,8 @@ def outline(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kind(schema: dict[str, Any]) -> dict[str, Any]:
-    if "anyOf" in schema:  # not a list of types, which some dialects of JSON Schema lack
-        return {"anyOf": [_kind(inner) for inner in schema["anyOf"]]}
+    if "anyOf" in schema:  # may be null, which takes a line to say and which every answer shows by itself
+        return {}
     return {"type": "object" if "$ref" in schema else schema["type"]}
 
 

@@ -38,7 +38,7 @@ from kopt_mcp.server.place import Workplace
 from kopt_mcp.server.running import run
 from kopt_mcp.server.schemas import StrictTool
 
-Experiment = Annotated[str, Field(description="The handle that baseline returned.", pattern=r"^[A-Za-z0-9_.-]{1,100}$")]
+Experiment = Annotated[str, Field(description="The handle from baseline.", pattern=r"^[A-Za-z0-9_.-]{1,100}$")]
 
 
 class Tools:
@@ -242,7 +242,6 @@ class Hints:
     same call once more at once changes nothing (as a rule it is refused), so that nobody need fear to ask again.
     """
 
-    title: str
     reads_only: bool
     overwrites: bool
     repeatable: bool
@@ -251,15 +250,15 @@ class Hints:
 
 
 HINTS = {
-    "detect_gpu": Hints("Detect processors", True, False, True),
-    "baseline": Hints("Begin an experiment", False, False, False),
-    "profile": Hints("Profile the kernel", False, False, True),
-    "diagnose": Hints("Diagnose the kernel", False, False, True),
-    "apply_patch": Hints("Change the kernel", False, True, True),
-    "verify": Hints("Check the candidate", False, True, True),
-    "benchmark": Hints("Time the candidate", False, True, True),
-    "decide": Hints("Accept or take back", False, True, True),
-    "log": Hints("Read the log", True, False, True),
+    "detect_gpu": Hints(True, False, True),
+    "baseline": Hints(False, False, False),
+    "profile": Hints(False, False, True),
+    "diagnose": Hints(False, False, True),
+    "apply_patch": Hints(False, True, True),
+    "verify": Hints(False, True, True),
+    "benchmark": Hints(False, True, True),
+    "decide": Hints(False, True, True),
+    "log": Hints(True, False, True),
 }
 
 APPROVAL = {"anthropic/requiresUserInteraction": True}
@@ -283,7 +282,6 @@ def all_tools(place: Workplace, ask_before_patch: bool) -> list[StrictTool]:
 def _tool(tools: Tools, name: str, meta: dict[str, Any]) -> StrictTool:
     hints, method = HINTS[name], getattr(tools, name)
     annotations = ToolAnnotations(
-        title=hints.title,
         read_only_hint=hints.reads_only,
         destructive_hint=hints.overwrites,
         idempotent_hint=hints.repeatable,
