@@ -163,10 +163,13 @@ def verdict(evaluator: LocalEvaluator, case: Case) -> Evaluation:
 
 
 def caught(trick: Case, result: Evaluation) -> bool:
-    """Whether the verdict is one that the file expects, without a false speed."""
-    return result.status in trick.expected and all(
-        w.ratio is None or w.ratio.value < FALSE_SPEED for w in result.workloads
-    )
+    """Whether the verdict is one that the file expects, without a false speed; an honest kernel may be as fast as it
+    is, and one that says so must be found faster."""
+    if result.status not in trick.expected:
+        return False
+    if trick.path.parent.name == "controls":
+        return not trick.faster or (result.ratio is not None and result.ratio.low > FALSE_SPEED)
+    return all(w.ratio is None or w.ratio.value < FALSE_SPEED for w in result.workloads)
 
 
 def row(trick: Case, judge: Callable[[Case], Evaluation]) -> dict[str, Any]:
@@ -176,12 +179,11 @@ def row(trick: Case, judge: Callable[[Case], Evaluation]) -> dict[str, Any]:
         result = judge(trick)
     except Exception as error:
         result = Evaluation("INCONCLUSIVE", f"{type(error).__name__}: {error}")
-    faster = trick.faster and result.ratio is not None and result.ratio.low > FALSE_SPEED
     return {
         "name": trick.name,
         "expected": list(trick.expected),
         "got": result.status,
-        "right": result.status in trick.expected if faster else caught(trick, result) and not trick.faster,
+        "right": caught(trick, result),
         "ratio": result.ratio.value if result.ratio else None,
         "seconds": round(time.perf_counter() - begin, 2),
         "known": trick.open,
