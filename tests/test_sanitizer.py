@@ -220,6 +220,11 @@ def test_errors_of_a_kind_that_is_not_known_are_a_failure_all_the_same() -> None
     assert (run.status, run.finding) == ("failed", "3 findings of no known kind")
 
 
+def test_a_mere_warning_of_a_race_is_no_failure() -> None:
+    log = "========= RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)\n"
+    assert judge("racecheck", log, DONE, Ran(returncode=0), "/tmp/x").status == "passed"
+
+
 @pytest.mark.parametrize(
     ("log", "answer", "ran"),
     [

@@ -38,7 +38,7 @@ _PLACES = (
 )
 _SUMMARY = {
     "memcheck": re.compile(r"ERROR SUMMARY: (\d+) error"),
-    "racecheck": re.compile(r"RACECHECK SUMMARY: (\d+) hazard"),
+    "racecheck": re.compile(r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error"),
 }
 _RELEVANT_LINES = 30
 """A finding's place stands right below it; a host backtrace may follow, which names lines of other files."""
