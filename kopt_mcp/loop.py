@@ -117,7 +117,8 @@ class Loop:
     def detect_gpu(self) -> DetectResult:
         """The processors of this machine, the one that `gpu: auto` would take first."""
         devices = sorted(self._tools.detect(), key=lambda device: device.platform == "cpu")
-        return DetectResult(devices=tuple(devices), next=("baseline", "log"))
+        lines = tuple(f"{d.index}: {d.name}, {d.arch}, {d.platform}" for d in devices)
+        return DetectResult(processors=lines, devices=tuple(devices), next=("baseline", "log"))
 
     def baseline(
         self,

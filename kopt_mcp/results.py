@@ -61,7 +61,10 @@ class StepResult(Described):
 class DetectResult(Described):
     """The processors of this machine, the one first that `gpu: auto` takes."""
 
+    processors: tuple[str, ...]
+    """All of them, a line each: number, name, architecture, platform."""
     devices: tuple[Device, ...]
+    """In full, as many as fit into an answer."""
     next: tuple[str, ...]
 
 

@@ -22,14 +22,13 @@ from overmcp import ANSWERS
 
 from kopt_mcp.errors import Cancelled
 from kopt_mcp.server import INSTRUCTIONS, create_server
+from kopt_mcp.server.answers import MOST_BYTES
 
 ERAS = ["auto", "legacy"]
 SNAPSHOTS = Path(__file__).parent / "toolsnaps"
 TINY = Path(__file__).parent / "data" / "tiny"
 TOOLS = ["detect_gpu", "baseline", "profile", "diagnose", "apply_patch", "verify", "benchmark", "decide", "log"]
 
-MOST_BYTES = 4096
-"""Of an answer: what a model can take in beside its own work."""
 MOST_LISTED = 14_000
 """Bytes of the whole list of tools, which every session carries along."""
 

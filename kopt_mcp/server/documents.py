@@ -42,7 +42,7 @@ async def answer(ctx: Context[Any, Any], name: str, *, alone: bool) -> CallToolR
     if len(text) > MOST:
         where = uri.replace("experiment://", "experiments/")
         text = f"{text[:MOST]}\n[{len(text) - MOST} more characters; the whole is {where}]"
-    return success(LogResult(next=("detect_gpu", "baseline", "log"), document=text))
+    return success(LogResult(next=("detect_gpu", "baseline", "log"), document=text), whole=True)
 
 
 def uri_of(name: str) -> str | None:
