@@ -249,7 +249,7 @@ def page(found: dict[str, Any]) -> str:
             "# Clocks on kernels of known cost",
             "",
             f"{about['device']}, torch {about['torch']}, CUDA {about['cuda']}, {about['date']}. An empty pair of",
-            f"events reads {about['empty_us']} us, which is subtracted. Written by `experiments/precision/calibration.py`.",
+            f"events reads {about['empty_us']} us, which is subtracted. By `experiments/precision/calibration.py`.",
             "",
             "## Chains of dependent multiply-adds, one wave of blocks, microseconds",
             "",
