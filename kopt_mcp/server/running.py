@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -21,6 +22,8 @@ from kopt_mcp.watch import Watch
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R", bound=Record)
+SAME_AGAIN_S = 5.0
+"""After how long the same news is told again: often enough for a client that gives up on a silent server."""
 
 
 async def run(
@@ -80,13 +83,19 @@ class _Progress:
     It never waits for the client: a step that holds a device must not stand still because somebody does not read.
     """
 
-    def __init__(self, hand_over: Callable[[tuple[float, str]], None]) -> None:
+    def __init__(
+        self, hand_over: Callable[[tuple[float, str]], None], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._hand_over = hand_over
-        self._last = -1.0
+        self._monotonic = monotonic
+        self._last, self._text, self._then = -1.0, "", 0.0
 
     def report(self, fraction: float, text: str) -> None:
         """Called in the worker thread; what cannot be handed over is left out, newer news will follow."""
+        now, is_news = self._monotonic(), fraction > self._last or text != self._text
+        if not is_news and now - self._then < SAME_AGAIN_S:
+            return
         creeping = self._last + (1 - self._last) * 1e-5
-        self._last = fraction if fraction > self._last else creeping
+        self._last, self._text, self._then = (fraction if fraction > self._last else creeping), text, now
         with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
             anyio.from_thread.run_sync(self._hand_over, (self._last, text))
