@@ -62,7 +62,7 @@ async def refused(client: Client, **arguments: Any) -> str:
 @pytest.mark.parametrize("era", ERAS)
 async def test_every_skill_file_is_a_resource_that_can_be_read(project: Project, era: str) -> None:
     async with client_of(project, era) as client:
-        listed = (await client.list_resources()).resources
+        listed = [r for r in (await client.list_resources()).resources if r.uri.startswith(skills.SCHEME)]
         assert {file.uri for file in skills.files()} | {LEARNED} == {r.uri for r in listed}
         for resource in listed:
             assert resource.description
@@ -206,6 +206,26 @@ async def test_a_profile_links_to_its_reports_each_of_its_own_type(project: Proj
         (content,) = (await client.read_resource(report.uri)).contents
         assert content.blob == "/wD+"  # type: ignore[union-attr]
         assert "is no text (3 bytes); open the file where it lies" in await refused(client, read=report.uri)
+
+
+async def test_a_decision_links_to_what_stands_behind_its_numbers(project: Project) -> None:
+    name = project.diagnosed()
+    project.patch(name, kernel(6.0))
+    project.loop.verify(name)
+    project.loop.benchmark(name)
+    async with client_of(project) as client:
+        answer = await client.call_tool("decide", {"experiment": name})
+        (link,) = [block for block in answer.content if isinstance(block, ResourceLink)]
+        benchmarked, cold = json.loads(await text_at(client, link.uri))
+        version = hashlib.sha256(kernel(6.0).encode()).hexdigest()
+        assert benchmarked["source_sha256"] == cold["source_sha256"] == version
+        assert benchmarked["low"] > 5.9
+        assert "has no certificate of version '000000000000'" in await refused(
+            client, read=f"experiment://{name}/certificates/000000000000"
+        )
+        journal = project.root / "experiments" / name / "journal.jsonl"
+        journal.write_text(journal.read_text().replace('"low":5.', '"low":9.', 1))
+        assert "does not verify" in await refused(client, read=link.uri)
 
 
 @pytest.fixture

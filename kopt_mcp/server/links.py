@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from mcp.types import ResourceLink
 
-from kopt_mcp.results import PatchResult, ProfileResult
+from kopt_mcp.results import DecideResult, PatchResult, ProfileResult
 from kopt_mcp.server.resources import MIME_TYPES
 
 
@@ -23,6 +23,14 @@ def of_patch(result: PatchResult) -> list[ResourceLink]:
         _link(difference, f"iteration-{result.iteration}.diff", "What this patch changed."),
         _link(uri_of(result.snapshot), PurePosixPath(result.snapshot).name, "The patched kernel."),
     ]
+
+
+def of_decision(result: DecideResult) -> list[ResourceLink]:
+    """What stands behind the numbers of the kernel that is on disk now."""
+    if not result.certificate:
+        return []
+    uri = f"experiment://{result.experiment}/certificates/{result.sha256}"
+    return [_link(uri, "certificates.json", "What stands behind the numbers.")]
 
 
 def uri_of(path: str) -> str:

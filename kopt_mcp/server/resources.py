@@ -8,9 +8,11 @@ show as an app (`ui://`) is an extension of the SDK (`mcp.server.apps.Apps`): it
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -42,6 +44,11 @@ def register(server: MCPServer[App], place: Workplace) -> None:
         description="What changed from one version of the kernel to another, each named by 12 digits of its hash.",
         mime_type="text/x-diff",
     )(files.diff)
+    template(
+        "experiment://{experiment}/certificates/{version}",
+        description="What stands behind each number of one version of the kernel, from the verified journal.",
+        mime_type="application/json",
+    )(files.certificates)
     about = "A file of an experiment: profiles/..., candidates/..., journal.jsonl."
     for suffix, mime_type in MIME_TYPES.items():
         template("experiment://{experiment}/{+path}" + suffix, description=about, mime_type=mime_type)(
@@ -101,6 +108,25 @@ class ExperimentFiles:
         before, after = (self._version(experiment, name).splitlines(keepends=True) for name in (old, new))
         return "".join(difflib.unified_diff(before, after, fromfile=old, tofile=new))
 
+    def certificates(self, experiment: str, version: str) -> str:
+        """The certificates of one version of the kernel, oldest first, as JSON.
+
+        Raises:
+            ResourceNotFoundError: it has none.
+            ResourceError: the journal does not verify.
+        """
+        from kopt_mcp.errors import KoptError
+        from kopt_mcp.journal import Journal
+
+        try:
+            events = Journal(self._folder(experiment) / "journal.jsonl").read()
+        except KoptError as error:
+            raise ResourceError(str(error)) from error
+        found = [c for event in events for c in _certificates(event.data) if c["source_sha256"][:12] == version]
+        if not found:
+            raise ResourceNotFoundError(f"experiment {experiment!r} has no certificate of version {version[:40]!r}.")
+        return json.dumps(found, indent=1, ensure_ascii=False)
+
     def _version(self, experiment: str, name: str) -> str:
         folder = self._folder(experiment) / "candidates"
         found = sorted(folder.glob(f"{name}.*")) if VERSION.fullmatch(name) else []
@@ -135,3 +161,16 @@ class ExperimentFiles:
         if len(data) > MOST_BYTES:
             raise ResourceError(f"{path} has more than {MOST_BYTES} bytes; open {file} where it lies.")
         return data
+
+
+def _certificates(data: Any) -> Iterator[dict[str, Any]]:
+    """Every certificate in an event's data, wherever it is kept there."""
+    if isinstance(data, list):
+        for inner in data:
+            yield from _certificates(inner)
+    elif isinstance(data, dict):
+        for name, inner in data.items():
+            if name == "certificate" and isinstance(inner, dict):
+                yield inner
+            else:
+                yield from _certificates(inner)

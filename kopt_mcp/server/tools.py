@@ -207,7 +207,9 @@ class Tools:
         `confirmed` whether it passed again in a cold process.
         """
         return await run(
-            ctx, lambda watch: self._place.loop.decide(experiment, keep_reason, stop=stop, reason=reason, watch=watch)
+            ctx,
+            lambda watch: self._place.loop.decide(experiment, keep_reason, stop=stop, reason=reason, watch=watch),
+            links.of_decision,
         )
 
     async def log(
