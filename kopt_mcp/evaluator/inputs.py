@@ -85,6 +85,8 @@ def _reshape(values: torch.Tensor, distribution: str) -> torch.Tensor:
         return values.mul_(1e-3)
     if distribution == "large":
         return values.mul_(64.0)
+    if distribution == "shifted":
+        return values.add_(128.0)
     if values.numel() == 0 or values.dim() == 0:
         return values
     if distribution == "mixed":
