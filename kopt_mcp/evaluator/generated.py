@@ -140,8 +140,12 @@ def _flat(data: Any, tensors: list[torch.Tensor], where: str) -> Any:
             raise Unusable(f"{where} is of the dtype {name}; expected one of {', '.join(DTYPES)}")
         tensors.append(data)
         return {"tensor": len(tensors) - 1}
-    if type(data) in (tuple, list):
-        return {type(data).__name__: [_flat(one, tensors, f"{where}[{n}]") for n, one in enumerate(data)]}
+    if type(data) in (tuple, list) or type(data).__module__ == "torch.return_types":
+        return {
+            "list" if type(data) is list else "tuple": [
+                _flat(one, tensors, f"{where}[{n}]") for n, one in enumerate(data)
+            ]
+        }
     if type(data) is dict and all(isinstance(name, (str, int)) for name in data):
         return {"dict": [[name, _flat(one, tensors, f"{where}[{name!r}]")] for name, one in data.items()]}
     if isinstance(data, torch.dtype):

@@ -40,6 +40,8 @@ FORMATS = {
     "problem": "own",
     "script": "scripts",
     "kernelbench": "kernelbench",
+    "gpumode": "gpumode",
+    "flashinfer": "flashinfer",
 }
 """The formats that are recognised, and the module of each."""
 LOADED_ONLY = {"functions": "functions"}
