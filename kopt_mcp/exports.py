@@ -107,6 +107,7 @@ def entry(state: Experiment) -> dict[str, Any]:
         "iterations": len(_decided(state)),
         "ended": state.ended,
         "confirmed": state.confirmed,
+        "trust": setup.trust,
         "journal": f"{state.id}/journal.jsonl",
     }
 

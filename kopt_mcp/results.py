@@ -253,8 +253,8 @@ class LogResult(Described):
     """The optimisation log, in Markdown."""
     certificate: str = ""
     """What stands behind the best version's number, in short."""
-    trust: Trust | None = None
-    """`reported`: all figures are a test script's own."""
+    trust: str = ""
+    """`measured`, or `reported`: all figures are a test script's own."""
     problem: Review | None = None
     """Who stands for the problem: git (`tracked`), a person (`accepted`), or nobody (`unreviewed`)."""
     weaknesses: tuple[str, ...] = ()

@@ -51,9 +51,11 @@ async def ask_for_target(
     )
 
 
-def find_doubts(ctx: Context[Any, Any], kernel_path: str | None, test_path: str | None) -> Doubts:
-    """What a person should be asked about the problem; nothing where the client cannot ask."""
-    if not can_ask(ctx):
+def find_doubts(
+    ctx: Context[Any, Any], kernel_path: str | None, test_path: str | None, reference: str | None
+) -> Doubts:
+    """What a person should be asked about the problem's file, where there is one and the client can ask."""
+    if reference is not None or not can_ask(ctx):
         return Doubts()
     return ctx.request_context.lifespan_context.place.loop.doubts(kernel_path, test_path)  # type: ignore[no-any-return]
 

@@ -62,7 +62,17 @@ class Tools:
         read: Annotated[ElicitationResult[Acceptance], Resolve(ask_about_problem)],
         weak: Annotated[ElicitationResult[Acceptance], Resolve(ask_about_weaknesses)],
         kernel_path: Annotated[str | None, Field(description="The kernel file, relative to the project.")] = None,
-        test_path: Annotated[str | None, Field(description="The problem file; found beside the kernel.")] = None,
+        test_path: Annotated[
+            str | None, Field(description="The problem file, or a task of another format; found beside the kernel.")
+        ] = None,
+        format: Annotated[str | None, Field(description="The task's format; recognised by default.")] = None,
+        reference: Annotated[
+            str | None, Field(description="A function instead of a problem file: torch:softmax(dim=-1).")
+        ] = None,
+        shapes: Annotated[
+            list[str] | None, Field(description="For reference, inputs of each workload: 4096x4096,4096:int64<1000.")
+        ] = None,
+        dtypes: Annotated[list[str] | None, Field(description="For reference; default float32.")] = None,
         target_metric: Annotated[Metric | None, Field(description="latency_us: lower is better.")] = None,
         target_value: Annotated[float | None, Field(description="In the metric's unit.")] = None,
         target_pct_of_peak: Annotated[
@@ -97,6 +107,10 @@ class Tools:
                 max_iterations=max_iterations,
                 gpu=gpu,
                 workloads=workloads,
+                format=format,
+                reference=reference,
+                shapes=shapes,
+                dtypes=dtypes,
                 said=said,
                 watch=watch,
             ),
