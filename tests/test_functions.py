@@ -47,6 +47,14 @@ def test_inputs_may_have_their_own_types_and_be_plain_values() -> None:
     ]
 
 
+def test_without_dtypes_a_workload_is_of_its_first_floating_tensors_type() -> None:
+    made = load(Path(), reference="torch:mul", shapes=["8:bfloat16,8", "8,8"], dtypes=[], entry="mul")
+    assert [(w.dtype, w.name) for w in made.workloads] == [
+        ("bfloat16", "8:bfloat16_8-bf16"),
+        ("float32", "8_8-fp32"),
+    ]
+
+
 def test_indices_are_drawn_below_their_end() -> None:
     made = problem("torch.nn.functional:embedding", "7:int64<10,10x4")
     index, table = made.case(made.workloads[0]).inputs

@@ -6,7 +6,8 @@
                 4096x4096,4096          a tensor of the workload's type, normally distributed,
                 4096:int32<1000         a tensor of another type; integers are drawn from [0, the number after <),
                 4096,=1e-5              or a plain value
-    dtypes      float32                 each shape is a workload in each of them
+    dtypes      float32, bfloat16       each shape is a workload in each of them; without any in the type of its first
+                                        floating tensor, or in float32
 
 The bytes are those of the inputs and of what the reference returns. How many operations a function needs cannot be read
 off it: rates in operations are not known, and `gbps` or `latency_us` are the metrics to use.
@@ -97,10 +98,10 @@ def recognised(
     options = {
         "reference": reference,
         "shapes": list(shapes),
-        "dtypes": list(dtypes) or ["float32"],
+        "dtypes": list(dtypes),
         "entry": entry,
     }
-    found = (f"reference {reference}", f"{len(shapes)} shape(s)", f"dtypes {', '.join(options['dtypes'])}")
+    found = (f"reference {reference}", f"{len(shapes)} shape(s)", f"dtypes {', '.join(dtypes) or 'as in the shapes'}")
     path = files[0] if where.is_file else root
     return Recognition(NAME, path, files, found, name=entry, options=options, kernel=kernel)
 
@@ -121,7 +122,7 @@ def load(
     """
     del kernel
     function = bound(reference, path)
-    made = [_Case(shape, inputs_of(shape), dtype) for shape in shapes for dtype in dtypes]
+    made = [_case(shape, dtype) for shape in shapes for dtype in dtypes or [None]]
     workloads = [
         Workload({"case": n, "moved": one.moved(function)}, one.dtype, name=one.name) for n, one in enumerate(made)
     ]
@@ -150,6 +151,12 @@ def bound(reference: str, path: Path) -> Callable[..., Any]:
         raise ProblemError(f"reference {reference!r}: {where.where} has no function {where.name!r}.")
     found: Callable[..., Any] = function
     return (lambda *args: found(*args, **where.arguments)) if where.arguments else found
+
+
+def _case(shape: str, dtype: str | None) -> _Case:
+    described = inputs_of(shape)
+    own = (one["dtype"] for one in described if "float" in (one.get("dtype") or ""))
+    return _Case(shape, described, dtype or next(own, "float32"))
 
 
 @dataclass(frozen=True)
