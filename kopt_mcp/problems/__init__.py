@@ -41,6 +41,7 @@ FORMATS = {
     "script": "scripts",
     "kernelbench": "kernelbench",
     "gpumode": "gpumode",
+    "autokernel": "autokernel",
     "flashinfer": "flashinfer",
 }
 """The formats that are recognised, and the module of each."""

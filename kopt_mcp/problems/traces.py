@@ -355,6 +355,7 @@ for _name, _text in SOURCES.items():
     (_folder / _name).parent.mkdir(parents=True, exist_ok=True)
     (_folder / _name).write_text(_text, encoding="utf-8")
 sys.path.insert(0, str(_folder))
+sys.modules.pop(__name__, None)  # a source may be called as this file is
 importlib.invalidate_caches()
 run = getattr(importlib.import_module({module!r}), {solution.function!r})
 '''
