@@ -6,6 +6,7 @@
     resources.py  files of experiments                 documents.py the same, and skills, as a tool's answer
     prompts.py    prompts and completions              skills_extension.py   SEP-2640
     http.py       many clients, Streamable HTTP        pages.py     documentation rendered from the code
+    pictures.py   charts, pages and the app, drawn by a process of their own
 
 Each tool runs a method of the loop in a worker thread; progress goes out as it comes, and cancelling a call ends the
 processes that it started. A `KoptError` becomes a tool error whose text and structured content say the same.
@@ -22,7 +23,7 @@ from mcp.server import MCPServer
 from mcp.types import TextContent
 
 from kopt_mcp import __version__
-from kopt_mcp.server import prompts, resources
+from kopt_mcp.server import pictures, prompts, resources
 from kopt_mcp.server.place import App, Workplace
 from kopt_mcp.server.skills_extension import Skills
 from kopt_mcp.server.tools import HINTS, all_tools
@@ -65,9 +66,10 @@ def create_server(place: Workplace, *, ask_before_patch: bool = False) -> MCPSer
         lifespan=lifespan,
         log_level="WARNING",
         tools=list(all_tools(place, ask_before_patch)),
-        extensions=[Skills(learned=lambda: place.loop.learned_patterns())],  # an app (`ui://`) would be one more
+        extensions=[Skills(learned=lambda: place.loop.learned_patterns()), pictures.app()],
     )
     resources.register(server, place)
+    pictures.register(server, place, pictures.Pictures(place.root))
     prompts.register(server, place)
     return server
 

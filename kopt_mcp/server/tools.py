@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from mcp.server.elicitation import AcceptedElicitation
@@ -25,7 +26,7 @@ from kopt_mcp.results import (
     ProfileResult,
     VerifyResult,
 )
-from kopt_mcp.server import documents, links
+from kopt_mcp.server import documents, links, pictures
 from kopt_mcp.server.asking import (
     Acceptance,
     Target,
@@ -46,6 +47,7 @@ class Tools:
 
     def __init__(self, place: Workplace) -> None:
         self._place = place
+        self._pictures = pictures.Pictures(place.root)
 
     async def detect_gpu(self, ctx: Context) -> Annotated[CallToolResult, DetectResult]:
         """List this machine's processors, the one first that `gpu: auto` takes. Call it first.
@@ -234,6 +236,7 @@ class Tools:
         read: Annotated[
             str | None, Field(description="Return a document instead: a skill's name, or a URI that an answer named.")
         ] = None,
+        chart: Annotated[bool, Field(description="Add a picture of its progress.")] = False,
     ) -> Annotated[CallToolResult, LogResult]:
         """Say where an experiment stands, or which there are; or return a document.
 
@@ -242,8 +245,9 @@ class Tools:
         read="optimize-loop".
         """
         if read is not None:
-            return await documents.answer(ctx, read, alone=experiment is None and query is None)
-        return await run(ctx, lambda watch: self._place.loop.log(experiment, query))
+            return await documents.answer(ctx, read, alone=experiment is None and query is None and not chart)
+        beside = partial(pictures.of_log, self._pictures) if chart else lambda result: ()
+        return await run(ctx, lambda watch: self._place.loop.log(experiment, query), beside)
 
 
 def _accepted(answer: ElicitationResult[Acceptance]) -> bool:
@@ -267,14 +271,14 @@ class Hints:
 
 HINTS = {
     "detect_gpu": Hints(True, False, True),
-    "baseline": Hints(False, False, False),
+    "baseline": Hints(False, False, False, pictures.META),
     "profile": Hints(False, False, True),
     "diagnose": Hints(False, False, True),
     "apply_patch": Hints(False, True, True),
     "verify": Hints(False, True, True),
     "benchmark": Hints(False, True, True),
     "decide": Hints(False, True, True),
-    "log": Hints(True, False, True),
+    "log": Hints(True, False, True, pictures.META),
 }
 
 APPROVAL = {"anthropic/requiresUserInteraction": True}

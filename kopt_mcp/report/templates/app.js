@@ -21,7 +21,7 @@ function dress(context) {
 }
 
 async function read(part) {
-  const answer = await ask("resources/read", { uri: `kopt://experiments/${experiment}/${part}` });
+  const answer = await ask("resources/read", { uri: `report://${experiment}/${part}` });
   return answer.contents[0].text;
 }
 
