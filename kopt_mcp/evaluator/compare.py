@@ -16,7 +16,7 @@ step down from hiding under the largest element, bound 3 keeps small elements fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ UNIT_ROUNDOFF = {
 TF32_ROUNDOFF = 2.0**-11
 _SAMPLE = 1 << 22
 """Elements looked at for bound 3; more would cost time and tell nothing new."""
+_NEARLY_ZERO = 1e-8
 _FEW = 64
 """Elements below which a root mean square says nothing: one unlucky rounding would decide."""
 _BUCKET = 256
@@ -50,6 +51,10 @@ class Verdict:
     where: tuple[int, ...] = ()
     got: float | None = None
     expected: float | None = None
+    max_abs_error: float | None = None
+    """Largest |out - ref64|, for the record: no bound is drawn from it alone."""
+    max_rel_error: float | None = None
+    """Largest |out - ref64| / (|ref64| + 1e-8)."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,9 @@ def judge(out: torch.Tensor, expected: Expected) -> Verdict:
         return Verdict("PASSED", "empty", 0.0)
     if expected.exact:
         return _judge_exact(out, expected.ref64)
-    return _judge_float(out, expected)
+    error = (out.double() - expected.ref64).abs()
+    largest, relative = float(error.max()), float((error / (expected.ref64.abs() + _NEARLY_ZERO)).max())
+    return replace(_judge_float(out, expected), max_abs_error=largest, max_rel_error=relative)
 
 
 def _judge_exact(out: torch.Tensor, reference: torch.Tensor) -> Verdict:

@@ -107,6 +107,10 @@ class WorkloadResult:
     timing: Timing | None = None
     incumbent: Timing | None = None
     ratio: Ratio | None = None
+    max_abs_error: float | None = None
+    """Largest |out - ref| over all checks, of hard values too."""
+    max_rel_error: float | None = None
+    """Largest |out - ref| / (|ref| + 1e-8) over all checks."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -56,13 +57,17 @@ def judge_all(outputs: list[torch.Tensor], expected: list[Expected]) -> Verdict:
     if len(outputs) != len(expected):
         return Verdict("INCORRECT_SHAPE", f"{len(outputs)} outputs, expected {len(expected)}")
     worst = Verdict("PASSED", "no outputs", 0.0)
+    errors: list[tuple[float, float]] = []
     for out, want in zip(outputs, expected, strict=True):
         verdict = judge(out, want)
+        errors.append((verdict.max_abs_error or 0.0, verdict.max_rel_error or 0.0))
         if verdict.status != "PASSED":
             return verdict
         if (verdict.error_ratio or 0.0) >= (worst.error_ratio or 0.0):
             worst = verdict
-    return worst
+    if not errors:
+        return worst
+    return replace(worst, max_abs_error=max(a for a, _ in errors), max_rel_error=max(r for _, r in errors))
 
 
 def refused(problem: Problem, outputs: list[torch.Tensor], case: Case, seed: int, device: str, *how: str) -> str:

@@ -109,7 +109,7 @@ Said = Callable[[float, str], None]
 def _verify_workload(
     process: CandidateProcess, problem: Problem, workload: Workload, checks: list[Check], device: str
 ) -> WorkloadResult:
-    worst, done = 0.0, 0
+    worst, largest, relative, done = 0.0, 0.0, 0.0, 0
     for check in checks:
         try:
             expected = expected_outputs(problem, check.case, check.seed, device, check.distribution, check.layout)
@@ -143,9 +143,19 @@ def _verify_workload(
             verdict = Verdict(str(status), str(text)[:300])
         if verdict.status != "PASSED":
             detail = f"{workload.name}, {check.words()}: {verdict.detail}{_example(check, verdict)}"
-            return WorkloadResult(workload.name, verdict.status, detail, _finite(verdict.error_ratio), done)  # type: ignore[arg-type]
+            return WorkloadResult(
+                workload=workload.name,
+                status=verdict.status,  # type: ignore[arg-type]
+                detail=detail,
+                error_ratio=_finite(verdict.error_ratio),
+                checks=done,
+                max_abs_error=_finite(verdict.max_abs_error),
+                max_rel_error=_finite(verdict.max_rel_error),
+            )
         worst = max(worst, verdict.error_ratio or 0.0)
-    return WorkloadResult(workload.name, "PASSED", "", worst, done)
+        largest = max(largest, verdict.max_abs_error or 0.0)
+        relative = max(relative, verdict.max_rel_error or 0.0)
+    return WorkloadResult(workload.name, "PASSED", "", worst, done, max_abs_error=largest, max_rel_error=relative)
 
 
 def _finite(ratio: float | None) -> float | None:

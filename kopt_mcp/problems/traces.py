@@ -399,8 +399,8 @@ def trace_of(
     correctness = performance = None
     if status in ("PASSED", "INCORRECT_NUMERICAL"):
         correctness = {
-            "max_relative_error": result.get("max_relative_error") or 0.0,
-            "max_absolute_error": result.get("max_absolute_error") or 0.0,
+            "max_relative_error": result.get("max_rel_error") or 0.0,
+            "max_absolute_error": result.get("max_abs_error") or 0.0,
             "extra": {"share_of_allowed_error": result.get("error_ratio"), "checks": result.get("checks")},
         }
     if status == "PASSED" and timing and incumbent:
