@@ -122,7 +122,8 @@ def load(
     """
     del kernel
     function = bound(reference, path)
-    made = [_case(shape, dtype) for shape in shapes for dtype in dtypes or [None]]
+    wanted: list[str | None] = [*dtypes] or [None]
+    made = [_case(shape, dtype) for shape in shapes for dtype in wanted]
     workloads = [
         Workload({"case": n, "moved": one.moved(function)}, one.dtype, name=one.name) for n, one in enumerate(made)
     ]
