@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import pytest
+from evaluating import CHEATS, PROBLEMS, digest
 
 from kopt_mcp.evaluator.device_state import CpuObserver, GpuObserver, Observers, notes
+from kopt_mcp.evaluator.harness import Harness
 from kopt_mcp.evaluator.nvml import Nvml
 from kopt_mcp.evaluator.process import Fault
-from kopt_mcp.evaluator.records import DeviceState, OtherProcess, Reading
+from kopt_mcp.evaluator.records import Ceilings, DeviceState, Evaluation, Job, OtherProcess, Reading
 
 STUB = Path(__file__).parent / "data" / "nvml" / "stub.c"
 ME, OTHER = os.getpid(), 4_000_000
@@ -264,6 +267,78 @@ def test_a_device_that_cannot_be_asked_says_so() -> None:
     observer.before()
     observer.during()
     assert observer.after() == DeviceState(processes="not visible: no NVML on this platform")
+
+
+# In an evaluation
+
+
+class Noted:
+    """An observer that writes down when it was asked, and finds the device busy at one of these times."""
+
+    def __init__(self, busy_at: str) -> None:
+        self.busy_at = busy_at
+        self.asked: list[str] = []
+
+    def __call__(self) -> Noted:
+        return self
+
+    def _ask(self, when: str) -> None:
+        self.asked.append(when)
+        if when == self.busy_at:
+            raise Fault("DEVICE_BUSY", "process 7 (hog) had 90 % of the device")
+
+    def begin(self) -> None:
+        self._ask("begin")
+
+    def before(self) -> None:
+        self._ask("before")
+
+    def during(self) -> None:
+        self._ask("during")
+
+    def after(self) -> DeviceState:
+        self._ask("after")
+        return DeviceState(processes="visible", others=(OtherProcess(7, "hog", None, 0),))
+
+
+@pytest.fixture(scope="module")
+def harness_with(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Noted], Evaluation]]:
+    """Times an honest kernel in a harness whose device is watched by the observer."""
+    noted: list[Noted] = []
+    harness = Harness("cpu", tmp_path_factory.mktemp("harness"), fork=False, observers=lambda: noted[-1])
+    harness.adopt_ceilings(Ceilings(1e3, 1e3, {}, "not this machine"))
+
+    def evaluate(observer: Noted) -> Evaluation:
+        noted.append(observer)
+        problem, kernel = PROBLEMS / "softmax_c.py", CHEATS / "controls" / "c_with_openmp.c"
+        work = Job("benchmark", str(problem), digest(problem), str(kernel), digest(kernel), "cpu", timeout_s=60.0)
+        return harness.evaluate(harness.problem(work.problem, work.problem_sha256), work, lambda f, text: None)
+
+    yield evaluate
+    harness.close()
+
+
+def test_the_device_is_watched_around_the_blocks_and_the_result_holds_what_was_seen(
+    harness_with: Callable[[Noted], Evaluation],
+) -> None:
+    observer = Noted("never")
+    result = harness_with(observer)
+    assert result.status == "PASSED", result.detail
+    assert observer.asked[:3] == ["begin", "before", "during"]
+    assert observer.asked[-2:] == ["during", "after"]
+    assert result.device_state is not None
+    assert result.device_state.others[0].pid == 7
+    assert any("process 7 (hog) holds" in note for note in result.notes)
+    assert re.fullmatch("[0-9a-f]{64}", result.binary_sha256 or "")
+
+
+@pytest.mark.parametrize("when", ["begin", "before", "during", "after"])
+def test_a_busy_device_gives_no_number_whenever_it_is_found_out(
+    harness_with: Callable[[Noted], Evaluation], when: str
+) -> None:
+    result = harness_with(Noted(when))
+    assert (result.status, result.detail) == ("DEVICE_BUSY", "process 7 (hog) had 90 % of the device")
+    assert (result.workloads, result.ratio) == ((), None)
 
 
 def test_this_machine_has_a_load() -> None:

@@ -60,8 +60,13 @@ class HarnessError(Exception):
 class Harness:
     """Everything that a request needs: the forking process, the shared memory, loaded problems, measured ceilings."""
 
-    def __init__(self, device: str, folder: Path, fork: bool = True) -> None:
-        """`fork=False` where this process has computed with torch before, see `Zygote`."""
+    def __init__(
+        self, device: str, folder: Path, fork: bool = True, observers: Callable[[], Observer] | None = None
+    ) -> None:
+        """`fork=False` where this process has computed with torch before, see `Zygote`.
+
+        `observers` makes what watches the device during an evaluation; by default, through what the system offers.
+        """
         self.device = device
         self._kind = "cpu" if device == "cpu" else "cuda"
         self._zygote = Zygote(self._kind, fork)  # before any CUDA call: a CUDA context does not survive a fork
@@ -75,7 +80,7 @@ class Harness:
         cache.mkdir()
         self._place = Place(self._zygote, folder, self._kind, self.torch_device.l2_bytes, cache)
         self._empty_us: float | None = None
-        self._observers = device_state.Observers(self.torch_device.kind, self.torch_device.uuid)
+        self._observers = observers or device_state.Observers(self.torch_device.kind, self.torch_device.uuid)
         if device != "cpu":
             self._prepare_triton(folder, cache)
 
