@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from hashlib import sha256
@@ -17,6 +18,7 @@ from kopt_mcp.evaluator.records import Evaluation, Job
 from kopt_mcp.problems import FORMATS
 from kopt_mcp.project import Project, project_root
 from kopt_mcp.report import command as report
+from kopt_mcp.tracing import traced
 from kopt_mcp.watch import Watch
 
 
@@ -82,6 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--device", default=None, help="cpu or cuda:N (default: the first GPU, else the CPU)")
     evaluate.add_argument(
         "--sanitize", action="store_true", help="also run compute-sanitizer on the smallest workloads"
+    )
+    evaluate.add_argument(
+        "--trace", type=Path, default=None, metavar="FILE", help="append traces of a definition.json, timed beside it"
     )
     evaluate.add_argument("--json", action="store_true", help="print the evaluation as one line of JSON, last")
     evaluate.set_defaults(run=_evaluate)
@@ -189,16 +194,26 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 
 def _run_evaluation(project: Project, options: argparse.Namespace) -> Evaluation:
-    with importing.given(project, options) as given:
-        return _evaluated(project, options, given)
+    with importing.given(project, options) as given, tempfile.TemporaryDirectory(prefix="kopt-trace-") as folder:
+        asked = traced(given.found, options.trace, options.kernel, options.against)
+        against = asked.reference(Path(folder)) if asked else options.against
+        checked, evaluation = _evaluated(project, options, given, against)
+        if asked is None:
+            return evaluation
+        lines = asked.write(checked, evaluation, project.devices()[0].name)
+        note = f"{lines} traces were appended to {options.trace}"
+        return replace(evaluation, notes=(*evaluation.notes, note))
 
 
-def _evaluated(project: Project, options: argparse.Namespace, given: importing.Given) -> Evaluation:
+def _evaluated(
+    project: Project, options: argparse.Namespace, given: importing.Given, against: Path | None
+) -> tuple[Evaluation, Evaluation]:
+    """The verdict on a kernel, and the same with times where it is right and can be timed."""
     problem, problem_sha = str(given.problem), given.problem_sha256
     kernel, kernel_sha = _file(given.kernel)
     device = options.device or ("cuda:0" if project.devices()[0].platform != "cpu" else "cpu")
     watch = Watch(lambda fraction, text: print(f"  {text}", file=sys.stderr))
-    incumbent, incumbent_sha = _file(options.against) if options.against else (None, None)
+    incumbent, incumbent_sha = _file(against) if against else (None, None)
     checked = Job("verify", problem, problem_sha, kernel, kernel_sha, device)
     evaluation = given.evaluator.evaluate(checked, watch)
     sanitized: tuple[str, ...] = ()
@@ -206,7 +221,7 @@ def _evaluated(project: Project, options: argparse.Namespace, given: importing.G
         evaluation = _sanitized(project, given, checked, evaluation, watch)
         sanitized = evaluation.notes
     if evaluation.status != "PASSED":
-        return evaluation
+        return evaluation, evaluation
     timed = Job(
         "benchmark",
         problem,
@@ -218,10 +233,10 @@ def _evaluated(project: Project, options: argparse.Namespace, given: importing.G
         incumbent_sha256=incumbent_sha,
     )
     try:
-        evaluation = given.evaluator.evaluate(timed, watch)
-        return replace(evaluation, notes=tuple(dict.fromkeys((*sanitized, *evaluation.notes))))
+        measured = given.evaluator.evaluate(timed, watch)
+        return evaluation, replace(measured, notes=tuple(dict.fromkeys((*sanitized, *measured.notes))))
     except ToolUnavailable as reason:  # right, and not to be timed here
-        return replace(evaluation, notes=(*evaluation.notes, str(reason)))
+        return evaluation, replace(evaluation, notes=(*evaluation.notes, str(reason)))
 
 
 def _sanitized(project: Project, given: importing.Given, job: Job, evaluation: Evaluation, watch: Watch) -> Evaluation:

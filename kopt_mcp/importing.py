@@ -19,6 +19,7 @@ from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.problem import ProblemError
 from kopt_mcp.problems import FORMATS, Recognition, Unrecognised, complete, module, recognise, source
 from kopt_mcp.project import Project
+from kopt_mcp.tracing import kernel_of
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -79,6 +80,8 @@ class Given:
     problem_sha256: str
     kernel: Path
     evaluator: Evaluator
+    found: Recognition | None = None
+    """The task, where it was taken in."""
 
 
 @contextmanager
@@ -91,7 +94,11 @@ def given(project: Project, options: argparse.Namespace) -> Iterator[Given]:
     """
     if (options.problem is None) == (options.reference is None):
         raise InputRefused("give either --problem FILE, or --reference FUNCTION with --shape; one problem is needed.")
-    kernel = _kernel_file(options.kernel)
+    with tempfile.TemporaryDirectory(prefix="kopt-kernel-") as folder:
+        yield from _given(project, options, kernel_of(_kernel_file(options.kernel), Path(folder)))
+
+
+def _given(project: Project, options: argparse.Namespace, kernel: Path) -> Iterator[Given]:
     try:
         found = _for_evaluation(options)
         if found is None:
@@ -103,7 +110,7 @@ def given(project: Project, options: argparse.Namespace) -> Iterator[Given]:
             with tempfile.TemporaryDirectory(prefix="kopt-task-") as folder:
                 file = Path(folder) / "problem.py"
                 file.write_text(source(found, file.parent, kernel), encoding="utf-8")
-                yield Given(file, _sha256(file), kernel, project.evaluator)
+                yield Given(file, _sha256(file), kernel, project.evaluator, found)
     except ProblemError as error:
         raise ProblemInvalid(str(error)) from error
 

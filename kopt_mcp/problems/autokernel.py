@@ -91,11 +91,8 @@ def _shapes(there: Mapping[str, ast.stmt], names: Mapping[str, str]) -> list[dic
     """The shapes that an extracted kernel carries, in our names; those that are none of its type's are left out."""
     listed = [constant(there.get("MODEL_SHAPES"))]
     sizes = constant(there.get("TEST_SIZES"))
-    listed += (
-        [one[1] for one in sizes or () if isinstance(one, (tuple, list)) and len(one) == 2]
-        if isinstance(sizes, (tuple, list))
-        else []
-    )
+    if isinstance(sizes, (tuple, list)):
+        listed += [one[1] for one in sizes if isinstance(one, (tuple, list)) and len(one) == 2]
     made: list[dict[str, int]] = []
     for shape in listed:
         if not isinstance(shape, dict) or set(shape) != set(names):

@@ -40,7 +40,7 @@ def recognise(path: Path) -> Recognition | str:
         return f"{main.name} has no {' and no '.join(sorted(_KEYS))}; expected {EXPECTED}."
     missing: list[str] = []
     definition = workloads = None
-    file = _workload_file(main)
+    file = workload_file(main)
     try:
         definition = definition_of(main)
         if file is None:
@@ -71,7 +71,7 @@ def _name(definition: Definition | None, main: Path) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:80] or NAME
 
 
-def _workload_file(main: Path) -> Path | None:
+def workload_file(main: Path) -> Path | None:
     """Beside the definition, or where the FlashInfer-Trace data set has it: `workloads/` in place of `definitions/`."""
     for name in WORKLOADS:
         if (main.parent / name).is_file():
@@ -129,7 +129,7 @@ def load(
     if precision not in ("ieee", "tf32"):
         raise ProblemError(f"{path.name}: option precision is {precision!r}; expected 'ieee' or 'tf32'.")
     definition = definition_of(path)
-    file = _workload_file(path)
+    file = workload_file(path)
     if file is None:
         raise ProblemError(f"{path.name} has no {WORKLOADS[0]} beside it; expected the workloads, one a line.")
     workloads = workloads_of(file, definition)
