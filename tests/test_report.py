@@ -355,3 +355,13 @@ def test_the_server_and_the_command_line_load_nothing_that_draws() -> None:
     code = "import sys, kopt_mcp.__main__, kopt_mcp.server; print({'matplotlib', 'numpy', 'jinja2'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "set()"
+
+
+def test_of_times_a_failure_is_marked_at_the_slow_edge_and_never_looks_fast(project: Project) -> None:
+    name = project.baseline(target_metric="latency_us", target_value=200).experiment
+    project.iterate(name, fakes.kernel(9.0, VERIFY="INCORRECT_NUMERICAL"))
+    project.iterate(name, fakes.kernel(1.5))
+    figure = progress.progress(told(project, name))
+    at = {str(line.get_gid()): line.get_ydata()[0] for line in figure.axes[0].get_lines() if line.get_gid()}
+    assert at["try-1"] > at["try-0"] == pytest.approx(1000)
+    assert at["try-2"] == pytest.approx(666.67, abs=0.01)

@@ -54,12 +54,15 @@ def progress(told: Told) -> Figure:
     metric = state.setup.target_metric
     top = _top(state, tries)
     axes.set_ylim(0, top)
-    axes.set_xlim(-0.45, max(1, len(tries) - 1) + max(0.75, 0.07 * len(tries)))
+    axes.set_xlim(-max(0.45, 0.04 * len(tries)), max(1, len(tries) - 1) + max(0.75, 0.07 * len(tries)))
     _lines(axes, state)
     _staircase(axes, tries)
+    timeless = (
+        0.95 * top if metric == "latency_us" else 0.0
+    )  # the worse edge: a failure must not look like a fast kernel
     for each in tries:
-        _mark(axes, each, top)
-    _names(axes, state, tries, top)
+        _mark(axes, each, timeless, top)
+    _names(axes, state, tries, timeless)
     axes.set_xlabel("iteration", color=MUTED)
     axes.set_ylabel(_axis(metric), color=MUTED)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=20, min_n_ticks=1))
@@ -94,7 +97,8 @@ def titles(told: Told) -> dict[str, str]:
 def _top(state: Experiment, tries: Sequence[Try]) -> float:
     values = [t.value for t in tries if t.value is not None] + [t.high for t in tries if t.high is not None]
     values += [t.low for t in tries if t.low is not None]  # of times, the worse end is the higher
-    return 1.12 * max([*values, state.setup.target_value, state.setup.roof or 0.0])
+    room = 1.3 if state.setup.target_metric == "latency_us" else 1.12  # above the slowest, for failures and names
+    return room * max([*values, state.setup.target_value, state.setup.roof or 0.0])
 
 
 def _lines(axes: Axes, state: Experiment) -> None:
@@ -116,7 +120,7 @@ def _staircase(axes: Axes, tries: Sequence[Try]) -> None:
     axes.step([x for x, _ in ends], [y for _, y in ends], where="post", color=KEPT, linewidth=2, zorder=2)
 
 
-def _mark(axes: Axes, each: Try, top: float) -> None:
+def _mark(axes: Axes, each: Try, timeless: float, top: float) -> None:
     mark = MARKS[each.fate]
     if each.low is not None and each.high is not None:
         seen = abs(each.high - each.low) > 0.03 * top  # a shorter one is behind the mark
@@ -127,32 +131,40 @@ def _mark(axes: Axes, each: Try, top: float) -> None:
         "markersize": 9 if each.fate == "failed" else 8,
         "markeredgewidth": 1.8,
     }
-    (line,) = axes.plot([each.iteration], [each.value or 0.0], zorder=4, clip_on=False, **style, **mark)
+    (line,) = axes.plot([each.iteration], [each.value or timeless], zorder=4, clip_on=False, **style, **mark)
     line.set_gid(f"try-{each.iteration}")
 
 
-def _names(axes: Axes, state: Experiment, tries: Sequence[Try], top: float) -> None:
+def _names(axes: Axes, state: Experiment, tries: Sequence[Try], timeless: float) -> None:
     metric = state.setup.target_metric
     last = max((t.iteration for t in tries if t.fate == "kept"), default=0)
     for each in tries:
         if len(tries) > NAMED_UP_TO and each.iteration not in (0, last):
             continue
         if each.value is None:
-            _name(axes, each, _why(each), FAILED if each.fate == "failed" else MUTED, "above")
+            color = FAILED if each.fate == "failed" else MUTED
+            _name(axes, each, timeless, _why(each), color, "below" if timeless else "above")
             continue
         text = show(each.value, metric)
         text += f"\n{_signed(each.gain_pct)} %" if each.gain_pct is not None else ""
         color = {"kept": KEPT, "baseline": INK}.get(each.fate, MUTED)
-        side: Side = "beside" if each.value > 0.78 * top else "below" if each.fate == "reverted" else "above"
-        _name(axes, each, text, color, side)
+        _name(axes, each, each.value, text, color, _side(each, axes.get_ylim()[1], metric))
 
 
-def _name(axes: Axes, each: Try, text: str, color: str, side: Side) -> None:
+def _side(each: Try, top: float, metric: Metric) -> Side:
+    """Where a name is not in the way of the line, which rises to a kept rate, and falls to a kept time."""
+    assert each.value is not None
+    if metric == "latency_us":
+        return "below" if each.fate in ("kept", "open") and each.value > 0.2 * top else "above"
+    return "beside" if each.value > 0.78 * top else "below" if each.fate == "reverted" else "above"
+
+
+def _name(axes: Axes, each: Try, at: float, text: str, color: str, side: Side) -> None:
     x, y, across, along = {"above": (0, 9, "center", "bottom"), "below": (0, -9, "center", "top"),
                            "beside": (9, -7, "left", "top")}[side]  # fmt: skip
     axes.annotate(
         text,
-        (each.iteration, each.value or 0.0),
+        (each.iteration, at),
         xytext=(x, y),
         textcoords="offset points",
         ha=across,
