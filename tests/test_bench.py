@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,18 +10,29 @@ import torch
 from evaluating import PROBLEMS
 
 from kopt_mcp.evaluator import bench
-from kopt_mcp.evaluator.bench import Arm, IncumbentFault, PhysicalLimits, WorkloadBench
+from kopt_mcp.evaluator.answers import checked
+from kopt_mcp.evaluator.arms import Arm
+from kopt_mcp.evaluator.bench import WorkloadBench
+from kopt_mcp.evaluator.claimed import Claimed
+from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.inputs import draw
-from kopt_mcp.evaluator.process import Fault
+from kopt_mcp.evaluator.limits import PhysicalLimits
 from kopt_mcp.evaluator.records import Ceilings, Ratio, WorkloadResult
-from kopt_mcp.evaluator.runner import fingerprint
+from kopt_mcp.evaluator.watching import fingerprint
 from kopt_mcp.problem import Problem
 
 FILE = PROBLEMS / "softmax.py"
 PROBLEM: Problem = load_problem(FILE.read_bytes(), str(FILE))
-LIMITS = PhysicalLimits(Ceilings(1.0, 1.0, {"fp32": 1e-3}, "a slow machine"), 0, "cpu", 0.0)
-NONE = PhysicalLimits(Ceilings(1e9, 1e9, {}, "an infinitely fast machine"), 0, "cpu", 0.0)
+LIMITS = PhysicalLimits(Ceilings(1.0, 1.0, {"fp32": 1e-3}, "a slow machine"), 0, "cpu")
+NONE = PhysicalLimits(Ceilings(1e9, 1e9, {}, "an infinitely fast machine"), 0, "cpu")
+
+
+def benched(*processes: Any, limits: PhysicalLimits = NONE, problem: Problem = PROBLEM) -> WorkloadBench:
+    """A workload timed by what the processes claim."""
+    workload = problem.workloads[0]
+    sampler = Claimed(problem.case(workload), 0.0, Random(0))
+    return WorkloadBench(problem, workload, [Arm(p) for p in processes], sampler, limits)
 
 
 class Claiming:
@@ -30,14 +42,22 @@ class Claiming:
         self.us, self.tail_us = us, 0.0
         self.function = function or (lambda x: torch.softmax(x, dim=-1))
         self.case: Any = None
+        self.settled = 0
         self.kept: dict[int, torch.Tensor] = {}
 
-    def workload(self, case: Any, outputs: Any, alone: bool = True) -> None:
-        self.case = case
+    def workload(self, case: Any, outputs: Any, alone: bool = True) -> bool:
+        changed, self.case = case is not self.case, case
+        return changed
+
+    def take_turn(self) -> bool:
+        return True
 
     def ask(self, op: str, alone: bool = True, **fields: Any) -> dict[str, Any]:
         if op == "warm":
             return {"us": [self.us] * fields["count"]}
+        if op == "settle":
+            self.settled += 1
+            return {}
         if op == "forget":
             self.kept.clear()
             return {}
@@ -53,7 +73,7 @@ class Claiming:
 
 
 def timed(*processes: Any, limits: PhysicalLimits = NONE, floor: float = 0.0) -> WorkloadResult:
-    work = WorkloadBench(PROBLEM, PROBLEM.workloads[0], [Arm(p) for p in processes], "cpu", limits)
+    work = benched(*processes, limits=limits)
     work.warm_up()
     while not work.decided:
         work.block()
@@ -64,7 +84,9 @@ def timed(*processes: Any, limits: PhysicalLimits = NONE, floor: float = 0.0) ->
 def test_the_ratio_is_incumbent_over_candidate() -> None:
     result = timed(Claiming(5.0), Claiming(10.0))
     assert result.status == "PASSED"
-    assert result.ratio == Ratio(2.0, 2.0, 2.0, result.ratio.blocks)  # type: ignore[union-attr]
+    assert result.ratio is not None
+    assert result.ratio.low < result.ratio.value == 2.0 < result.ratio.high
+    assert result.ratio.high / result.ratio.low < 1.2, "only what two processes of one kernel differ by for good"
     assert result.timing is not None
     assert (result.timing.latency_us, result.timing.method) == (5.0, "wall")
     assert result.checks >= 2
@@ -90,6 +112,20 @@ def test_a_claim_of_no_time_or_of_more_than_there_was_is_a_lie(us: float) -> Non
         timed(Claiming(us), Claiming(10.0))
     assert caught.value.status == "CHEATED"
     assert not isinstance(caught.value, IncumbentFault)
+
+
+@pytest.mark.parametrize("us", [float("nan"), float("inf"), True, "1.0", None, [1.0]])
+def test_a_claim_that_is_no_number_is_no_answer(us: Any) -> None:
+    with pytest.raises(Fault, match="gave an answer to 'sample' that is none") as caught:
+        checked("sample", {"us": us, "host_us": 1.0, "tail_us": 0.0, "print": [1, 2]})
+    assert caught.value.status == "CHEATED"
+
+
+def test_the_first_call_after_a_switch_is_never_counted() -> None:
+    candidate = Claiming(10.0)
+    result = timed(candidate, Claiming(10.0))
+    assert result.ratio is not None
+    assert candidate.settled == 2 * result.ratio.blocks, "one for each visit"
 
 
 def test_a_wrong_output_of_a_timed_call_is_found() -> None:
@@ -130,15 +166,15 @@ def test_a_time_that_physics_does_not_allow_is_refused() -> None:
 
 def test_outputs_that_fit_the_cache_are_not_counted_into_the_floor() -> None:
     case = PROBLEM.case(PROBLEM.workloads[0])
-    gpu = PhysicalLimits(Ceilings(1.0, 1.0, {}, ""), 1 << 30, "cuda", 0.0)
+    gpu = PhysicalLimits(Ceilings(1.0, 1.0, {}, ""), 1 << 30, "cuda")
     with pytest.raises(Fault):
         gpu.require_possible(case, 1, 0.9 * case.bytes / 1e3 - 1)
     gpu.require_possible(case, int(case.bytes / 2), 0.9 * case.bytes / 2e3 + 1)
 
 
 def test_a_gain_that_the_clock_outside_does_not_see_is_suspect() -> None:
-    arms = [Arm(Claiming(5.0)), Arm(Claiming(10.0))]  # type: ignore[arg-type]
-    work = WorkloadBench(PROBLEM, PROBLEM.workloads[0], arms, "cpu", NONE)
+    work = benched(Claiming(5.0), Claiming(10.0))
+    arms = work._arms
     work.warm_up()
     work.block()
     for arm, us, unseen in ((arms[0], 100.0, 4900.0), (arms[1], 4000.0, 1000.0)):
@@ -151,7 +187,7 @@ def test_a_gain_that_the_clock_outside_does_not_see_is_suspect() -> None:
 def test_a_kernel_that_takes_a_short_cut_in_timed_calls_is_wrong_on_other_values() -> None:
     unsafe = Claiming(5.0, lambda x: x.exp() / x.exp().sum(dim=-1, keepdim=True))
     overflowing = dataclasses.replace(PROBLEM, distributions=("large",))
-    work = WorkloadBench(overflowing, PROBLEM.workloads[0], [Arm(unsafe)], "cpu", NONE)  # type: ignore[arg-type]
+    work = benched(unsafe, problem=overflowing)
     with pytest.raises(Fault, match="the output of a timed call is wrong"):
         work.warm_up()
 

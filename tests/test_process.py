@@ -11,9 +11,12 @@ import torch
 from evaluating import PROBLEMS, processes
 
 from kopt_mcp.evaluator import sandbox
+from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.harness import load_problem
-from kopt_mcp.evaluator.process import CandidateProcess, Fault, Place, SharedMemory, Source
+from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all
+from kopt_mcp.evaluator.runners import Place
+from kopt_mcp.evaluator.shared import SharedMemory
 from kopt_mcp.evaluator.zygote import Zygote
 from kopt_mcp.problem import Problem
 
@@ -25,6 +28,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder, seed_cache = tmp_path_factory.mktemp("place"), tmp_path_factory.mktemp("cache")
     made = Place(Zygote("cpu", fork=False), folder, "cpu", 1 << 20, seed_cache)
     yield made
+    made.spares.close()
     made.zygote.close()
 
 

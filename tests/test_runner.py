@@ -1,7 +1,9 @@
 """The runner's own side, called in this process: what it notices when nobody has bent it."""
 
+import ctypes
 import mmap
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +13,11 @@ from typing import Any
 import pytest
 import torch
 
+from kopt_mcp.evaluator.candidate import COUNT, FAILED, PLACE, TOKEN_BYTES, Candidate
 from kopt_mcp.evaluator.channel import Channel
-from kopt_mcp.evaluator.process import SharedMemory
-from kopt_mcp.evaluator.runner import Candidate, Structure, fingerprint, serve
+from kopt_mcp.evaluator.runner import serve
+from kopt_mcp.evaluator.shared import SharedMemory
+from kopt_mcp.evaluator.watching import Structure, fingerprint
 
 ROWS, COLS = 4, 6
 SPEC = {"kind": "normal", "shape": [ROWS, COLS], "dtype": "float32", "args": {"scale": 1.0, "shift": 0.0}}
@@ -25,6 +29,8 @@ WORKLOAD = {
 }
 CALL = {"seed": 1, "distribution": "normal", "layout": "contiguous", "poison": 255, "own_stream": False}
 CALL["first_seed"] = None
+LOAD: dict[str, Any] = {"entry": "f", "adapter": "", "adapter_spec": {}, "arguments": [], "mutates": [], "scratch": []}
+LOAD |= {"build_timeout_s": 60, "cpu_s": 1 << 30}
 SAMPLE = {"seed": 2, "distribution": "normal", "layout": "contiguous", "spin_us": 1.0, "warm": False, "keep": True}
 
 
@@ -38,10 +44,10 @@ def shared() -> Iterator[mmap.mmap]:
 def loaded(shared: mmap.mmap, folder: Path, text: str, suffix: str = ".py", **job: Any) -> Candidate:
     file = folder / f"kernel{suffix}"
     file.write_text(text, encoding="utf-8")
-    made = Candidate(
-        {"device": "cpu", "entry": "f", "arguments": [], "mutates": [], "cache_bytes": 1 << 12, **job}, shared
-    )
-    made.load(file, 60)
+    made = Candidate("cpu", 1 << 12, shared)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        made.load({**LOAD, "source": file.name, **job})
     made.workload(WORKLOAD)
     return made
 
@@ -130,7 +136,8 @@ def test_a_timed_output_is_kept_until_it_is_forgotten(shared: mmap.mmap, tmp_pat
     candidate = loaded(shared, tmp_path, body("return 2 * x"))
     claim = candidate.sample(SAMPLE)
     assert claim["us"] > 0
-    assert candidate.fetch({"seed": 2})["print"] == claim["print"]
+    (stored,) = candidate.fetch({"seed": 2})["outputs"]
+    assert fingerprint([torch.frombuffer(shared, dtype=torch.float32, count=stored["bytes"] // 4)]) == claim["print"]
     candidate.forget({})
     with pytest.raises(KeyError):
         candidate.fetch({"seed": 2})
@@ -177,14 +184,14 @@ def test_every_request_is_answered_once_until_goodbye(tmp_path: Path, monkeypatc
     (tmp_path / "kernel.py").write_text(body("raise ValueError('no')"))
     ours, theirs = socket.socketpair()
     memory = SharedMemory()
-    thread = threading.Thread(target=serve, args=(Channel(theirs, "n"), memory.fd, {"session": "own"}))
+    job = {"device": "cpu", "cache_bytes": 1 << 12, "shared_bytes": 1 << 16}
+    thread = threading.Thread(target=serve, args=(Channel(theirs, "n"), memory.fd, {"session": "own"}, job))
     thread.start()
     channel = Channel(ours, "n")
     assert channel.receive(10)["isolation"] == {"session": "own"}
-    job = {"device": "cpu", "entry": "f", "arguments": [], "mutates": [], "cache_bytes": 1 << 12}
-    load = {"op": "load", "source": "kernel.py", "shared_bytes": 1 << 16, "build_timeout_s": 60, **job}
     answers = []
-    for message in (load, {"op": "workload", **WORKLOAD}, {"op": "call", **CALL}, {"op": "bye"}):
+    load = {"op": "load", "source": "kernel.py", **LOAD}
+    for message in (load, {"op": "workload", **WORKLOAD}, {"op": "call", **CALL}, {"op": "nonsense"}, {"op": "bye"}):
         channel.send(message)
         answers.append(channel.receive(10))
     thread.join()
@@ -194,4 +201,38 @@ def test_every_request_is_answered_once_until_goodbye(tmp_path: Path, monkeypatc
     assert answers[:2] == [{"op": "load"}, {"op": "workload"}]
     assert answers[2]["fault"]["kind"] == "RUNTIME_ERROR"
     assert answers[2]["fault"]["text"].startswith("ValueError: no (line 3: raise ValueError")
-    assert answers[3] == {"op": "bye"}
+    assert answers[3]["fault"]["kind"] == "RUNTIME_ERROR"
+    assert answers[4] == {"op": "bye"}
+
+
+def test_a_timed_call_waits_for_the_word_and_says_where_its_output_lies(shared: mmap.mmap, tmp_path: Path) -> None:
+    candidate = loaded(shared, tmp_path, body("return (2 * x).t()"))
+    meta = {"shape": [ROWS, COLS], "dtype": "float32", "offset": 1 << 12, "bytes": 4 * ROWS * COLS}
+    candidate.lay({"args": [{"at": meta}]})
+    torch.frombuffer(shared, dtype=torch.float32, count=ROWS * COLS, offset=1 << 12).copy_(torch.arange(24.0))
+    ours, theirs = socket.socketpair()
+    token = bytes(range(TOKEN_BYTES))
+    ours.sendall(token)
+    reply = candidate.timed(Channel(theirs))
+    said = ours.recv(1 << 12)
+    assert said[:TOKEN_BYTES] == token
+    assert COUNT.unpack_from(said, TOKEN_BYTES) == (1,)
+    address, size = PLACE.unpack_from(said, TOKEN_BYTES + COUNT.size)
+    assert struct.unpack("<24f", ctypes.string_at(address, size)) == tuple(2.0 * n for n in range(24))
+    assert reply["outputs"] == [{"shape": [COLS, ROWS], "dtype": "float32", "strides": [1, COLS]}]
+    assert candidate.hand_over({})["outputs"][0]["shape"] == [COLS, ROWS]
+    ours.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize(("text", "words"), [("raise ValueError('no')", "no"), ("return 7", "is a int")])
+def test_a_timed_call_that_fails_says_so_at_once(shared: mmap.mmap, tmp_path: Path, text: str, words: str) -> None:
+    candidate = loaded(shared, tmp_path, body(text))
+    candidate.lay({"args": [{"value": 1.0}]})
+    ours, theirs = socket.socketpair()
+    ours.sendall(bytes(TOKEN_BYTES))
+    with pytest.raises((ValueError, Structure), match=words):
+        candidate.timed(Channel(theirs))
+    assert COUNT.unpack_from(ours.recv(1 << 12), TOKEN_BYTES) == (FAILED,)
+    ours.close()
+    theirs.close()

@@ -75,6 +75,21 @@ class Channel:
             raise ChannelForged("a message that does not carry the expected nonce and number")
         return message
 
+    def signal(self, data: bytes) -> None:
+        """Send bytes that are no message: where a call is timed, a message would take too long.
+
+        Raises:
+            ChannelClosed: the other side is gone.
+        """
+        try:
+            self._sock.sendall(data)
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+
+    def wait_for(self, count: int, timeout_s: float | None = None) -> bytes:
+        """So many bytes of the other side's `signal`; the exceptions of `receive`."""
+        return self._exactly(count, None if timeout_s is None else time.monotonic() + timeout_s)
+
     def _exactly(self, count: int, deadline: float | None) -> bytes:
         chunks: list[bytes] = []
         while count:

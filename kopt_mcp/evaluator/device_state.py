@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from kopt_mcp.evaluator import nvml, sandbox
-from kopt_mcp.evaluator.process import Fault
+from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.records import DeviceState, OtherProcess, Reading
 
 BUSY_PCT = 5

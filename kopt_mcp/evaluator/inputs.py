@@ -6,6 +6,7 @@ runner has not been told yet is a set of inputs that the candidate cannot know.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ class Guarded:
 
     def __init__(self, args: list[Any], buffers: list[torch.Tensor]) -> None:
         self.args = args
-        self._buffers = buffers
+        self.buffers = buffers
 
     def tensors(self) -> list[torch.Tensor]:
         """The arguments that are tensors, in order."""
@@ -32,9 +33,11 @@ class Guarded:
 
     def guards_intact(self) -> bool:
         """Whether no byte outside the inputs was written."""
-        return all(
-            bool((b[:GUARD] == _GUARD_BYTE).all()) and bool((b[-GUARD:] == _GUARD_BYTE).all()) for b in self._buffers
-        )
+        return not self.buffers or bool(self.guards().all())
+
+    def guards(self) -> torch.Tensor:
+        """Of each input, whether its red zones are as they were: left on the device, so that nobody waits."""
+        return torch.stack([((b[:GUARD] == _GUARD_BYTE) & (b[-GUARD:] == _GUARD_BYTE)).all() for b in self.buffers])
 
 
 def draw(
@@ -58,13 +61,14 @@ def draw(
             values = sources[int(item.args["key"])][int(item.args["index"])]
         else:
             values = _values(item, literals, seed * 1_000_003 + position, device, distribution)
-        tensor, buffer = _place(values, layout)
+        tensor, buffer = _place(values, getattr(torch, item.dtype), layout)
         args.append(tensor)
         buffers.append(buffer)
     return Guarded(args, buffers)
 
 
 def _values(spec: Spec, literals: Sequence[torch.Tensor], seed: int, device: str, distribution: str) -> torch.Tensor:
+    """The values of one input, perhaps in a wider type than it has."""
     dtype: torch.dtype = getattr(torch, spec.dtype)
     if spec.kind == "literal":
         return literals[int(spec.args["index"])].to(device)
@@ -74,9 +78,15 @@ def _values(spec: Spec, literals: Sequence[torch.Tensor], seed: int, device: str
         return torch.randint(low, high, spec.shape, generator=generator, device=device, dtype=dtype)
     if spec.kind == "uniform":
         start, stop = spec.args["low"], spec.args["high"]
-        return torch.rand(spec.shape, generator=generator, device=device).mul_(stop - start).add_(start).to(dtype)
+        return _scaled(torch.rand(spec.shape, generator=generator, device=device), stop - start, start)
     values = torch.randn(spec.shape, generator=generator, device=device)
-    return (_reshape(values, distribution).mul_(spec.args["scale"]).add_(spec.args["shift"])).to(dtype)
+    return _scaled(_reshape(values, distribution), spec.args["scale"], spec.args["shift"])
+
+
+def _scaled(values: torch.Tensor, scale: float, shift: float) -> torch.Tensor:
+    """values * scale + shift, without the passes over memory that would change nothing."""
+    values = values if scale == 1 else values.mul_(scale)
+    return values if shift == 0 else values.add_(shift)
 
 
 def _reshape(values: torch.Tensor, distribution: str) -> torch.Tensor:
@@ -111,26 +121,27 @@ def _with_one_large_row(values: torch.Tensor) -> torch.Tensor:
     return values.mul_(torch.where(first == first.max(), 64.0, 1.0))
 
 
-def _place(values: torch.Tensor, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copy `values` into a fresh buffer with red zones, in the layout asked for."""
+def _place(values: torch.Tensor, dtype: torch.dtype, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copy `values`, rounded to `dtype`, into a fresh buffer with red zones, in the layout asked for."""
+    shape = tuple(values.shape)
     if layout == "strided" and values.dim() >= 1 and values.numel():
-        wide = torch.empty((*values.shape[:-1], values.shape[-1] + 8), dtype=values.dtype, device=values.device)
-        tensor, buffer = _embed(wide, 0)
-        tensor = tensor[..., : values.shape[-1]]
+        tensor, buffer = _embed((*shape[:-1], shape[-1] + 8), dtype, values.device, 0)
+        tensor = tensor[..., : shape[-1]]
     else:
-        tensor, buffer = _embed(values, values.element_size() if layout == "offset" else 0)
+        tensor, buffer = _embed(shape, dtype, values.device, dtype.itemsize if layout == "offset" else 0)
     tensor.copy_(values)
     return tensor, buffer
 
 
-def _embed(like: torch.Tensor, offset: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A tensor shaped like `like` inside a byte buffer whose both ends hold the guard pattern."""
-    size = like.numel() * like.element_size()
-    pad = -size % like.element_size()
-    buffer = torch.empty(GUARD + offset + size + pad + GUARD, dtype=torch.uint8, device=like.device)
+def _embed(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, offset: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A tensor inside a byte buffer whose both ends hold the guard pattern."""
+    size = math.prod(shape) * dtype.itemsize
+    buffer = torch.empty(GUARD + offset + size + GUARD, dtype=torch.uint8, device=device)
     buffer[:GUARD] = _GUARD_BYTE
     buffer[GUARD + offset + size :] = _GUARD_BYTE
     if offset:
         buffer[GUARD : GUARD + offset] = _GUARD_BYTE
     inner = buffer[GUARD + offset : GUARD + offset + size]
-    return inner.view(like.dtype).view(like.shape), buffer
+    return inner.view(dtype).view(shape), buffer

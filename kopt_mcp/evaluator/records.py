@@ -165,6 +165,8 @@ class Evaluation:
     isolation: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     wall_s: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
+    """Seconds by part, the longest first. Parts of processes that work side by side add up to more than `wall_s`."""
     notes: tuple[str, ...] = ()
     """What a reader of the number should know: library calls found, a throttled clock, a weak spot of the problem."""
     trust: Trust = "measured"

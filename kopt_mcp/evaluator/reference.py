@@ -5,6 +5,7 @@ Runs in the harness only. The runner's process never holds any of this.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,9 @@ from kopt_mcp.evaluator.compare import UNIT_ROUNDOFF, Expected, Verdict, expect,
 from kopt_mcp.evaluator.inputs import draw
 from kopt_mcp.problem import Case, Problem
 
+_ALONE = threading.Lock()
+"""References are computed one at a time: the precision of matrix products is a setting of the whole process."""
+
 
 def expected_outputs(
     problem: Problem, case: Case, seed: int, device: str, distribution: str = "normal", layout: str = "contiguous"
@@ -25,7 +29,11 @@ def expected_outputs(
     Raises:
         BadReference: the reference is not finite on these inputs, or out of the output type's range.
     """
-    args = draw(case.inputs, case.literals, seed, device, distribution, layout).args
+    with _ALONE:
+        return _expected(problem, case, draw(case.inputs, case.literals, seed, device, distribution, layout).args)
+
+
+def _expected(problem: Problem, case: Case, args: list[Any]) -> list[Expected]:
     low = outputs_of(problem, problem.reference, _fresh(args), problem.precision)
     high = outputs_of(problem, problem.reference, [_widen(a) for a in args], "ieee")
     moved = outputs_of(problem, problem.reference, [_perturb(a, position) for position, a in enumerate(args)], "ieee")
@@ -74,7 +82,8 @@ def refused(problem: Problem, outputs: list[torch.Tensor], case: Case, seed: int
     """What the task's own check says against outputs that ours let pass; `how` is distribution and layout."""
     if problem.check is None:
         return ""
-    args = draw(case.inputs, case.literals, seed, device, *how).args
+    with _ALONE:
+        args = draw(case.inputs, case.literals, seed, device, *how).args
     try:
         return str(problem.check(args, [t.clone() for t in outputs]) or "")
     except Exception as error:  # a check that fails on an output has not accepted it

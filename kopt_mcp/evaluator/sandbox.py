@@ -8,6 +8,7 @@ itself, nor a candidate that reads what the interpreter's own folders hold.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -110,17 +111,25 @@ def hide_memory() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def descendants(pid: int) -> list[int]:
-    """All living processes below `pid`, from /proc; empty where there is no /proc."""
+def children(pid: int) -> list[int]:
+    """The living processes that `pid` is the parent of, from /proc; empty where there is no /proc."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = [int(c) for c in task.read_text().split()]
-        except OSError:
-            continue
-        for child in children:
-            found += [child, *descendants(child)]
+        with contextlib.suppress(OSError):
+            found += [int(c) for c in task.read_text().split()]
     return found
+
+
+def descendants(pid: int) -> list[int]:
+    """All living processes below `pid`."""
+    return [one for child in children(pid) for one in (child, *descendants(child))]
+
+
+def limit_cpu(seconds: int) -> None:
+    """Lower the seconds that this process may compute in all; beyond them the system ends it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    seconds = seconds if hard == resource.RLIM_INFINITY else min(seconds, hard)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 
 
 def interpreter_folders() -> list[str]:

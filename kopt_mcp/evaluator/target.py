@@ -27,8 +27,8 @@ import torch
 from kopt_mcp.evaluator import native, sandbox
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.inputs import draw
+from kopt_mcp.evaluator.loading import imported
 from kopt_mcp.evaluator.reference import outputs_of
-from kopt_mcp.evaluator.runner import imported
 from kopt_mcp.evaluator.target_job import ANSWER_FILE, TargetJob, read_job
 from kopt_mcp.problem import Case, Problem, Spec
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import math
 import secrets
+import threading
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from random import Random
 
-from kopt_mcp.evaluator.compare import BadReference, Verdict
-from kopt_mcp.evaluator.process import CandidateProcess, Fault
+from kopt_mcp.evaluator.compare import BadReference, Expected, Verdict
+from kopt_mcp.evaluator.faults import Fault
+from kopt_mcp.evaluator.process import CandidateProcess
 from kopt_mcp.evaluator.records import WorkloadResult
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all, refused
 from kopt_mcp.problem import Case, Problem, Workload
@@ -41,6 +45,11 @@ class Check:
     first_seed: int | None = None
     """Seed of a call on the same tensors, made before: what was remembered of it is now wrong."""
 
+    @property
+    def generated(self) -> bool:
+        """Whether its shape is none that the problem declares."""
+        return self.case.params != dict(self.case.workload.params)
+
     def words(self) -> str:
         """What was special about the inputs, for a failure's text."""
         parts = [f"{self.distribution} values" if self.distribution != "normal" else "normally distributed values"]
@@ -50,7 +59,7 @@ class Check:
             parts.append("in tensors that held other values at the call before")
         if self.own_stream:
             parts.append("on a stream that is not the default one")
-        if self.case.params != dict(self.case.workload.params):
+        if self.generated:
             shape = ", ".join(f"{k}={v}" for k, v in self.case.params.items())
             parts.append(f"at the generated shape {shape}")
         return ", ".join(parts)
@@ -79,17 +88,71 @@ def plan(problem: Problem, workloads: list[Workload], kind: str) -> list[tuple[W
 
 
 def verify(
-    process: CandidateProcess, problem: Problem, groups: list[tuple[Workload, list[Check]]], device: str, said: Said
+    team: list[CandidateProcess], problem: Problem, groups: list[tuple[Workload, list[Check]]], device: str, said: Said
 ) -> list[WorkloadResult]:
-    """Run the checks; stops at the first workload that is wrong."""
-    results: list[WorkloadResult] = []
-    for number, (workload, checks) in enumerate(groups):
-        said(number / len(groups), f"checking {workload.name}")
-        result = _verify_workload(process, problem, workload, checks, device)
-        results.append(result)
-        if result.status != "PASSED":
-            break
-    return results
+    """Run the checks; none is begun once a workload is wrong, which is then the last one of the results.
+
+    Several processes of the candidate share the work: on a GPU most of the time goes into compiling for each shape.
+    """
+    work = _Work(groups if len(team) == 1 else _pieces(groups), said)
+
+    def take_part(process: CandidateProcess) -> None:
+        for workload, checks in iter(work.next, None):
+            work.done(_verify_workload(process, problem, workload, checks, device))
+
+    if len(team) == 1:
+        take_part(team[0])
+    else:
+        with ThreadPoolExecutor(len(team)) as pool:
+            for part in [pool.submit(take_part, process) for process in team]:
+                part.result()
+    return work.results([workload for workload, _ in groups])
+
+
+class _Work:
+    """What is still to be checked, and what came out so far."""
+
+    def __init__(self, pieces: list[tuple[Workload, list[Check]]], said: Said) -> None:
+        self._pieces, self._said, self._count = deque(pieces), said, len(pieces)
+        self._found: list[WorkloadResult] = []
+        self._lock = threading.Lock()
+
+    def next(self) -> tuple[Workload, list[Check]] | None:
+        """The next piece; None when there is none, or something is wrong already."""
+        with self._lock:
+            if not self._pieces or any(r.status != "PASSED" for r in self._found):
+                return None
+            self._said(1 - len(self._pieces) / self._count, f"checking {self._pieces[0][0].name}")
+            return self._pieces.popleft()
+
+    def done(self, result: WorkloadResult) -> None:
+        """Add what a piece's checks found."""
+        with self._lock:
+            self._found.append(result)
+
+    def results(self, order: list[Workload]) -> list[WorkloadResult]:
+        """By workload, up to the first that is wrong."""
+        results: list[WorkloadResult] = []
+        for workload in order:
+            parts = [r for r in self._found if r.workload == workload.name]
+            if not parts:
+                continue
+            wrong = next((r for r in parts if r.status != "PASSED"), None)
+            worst = max((r.error_ratio or 0.0 for r in parts), default=0.0)
+            whole = wrong or replace(parts[0], error_ratio=worst)
+            results.append(replace(whole, checks=sum(r.checks for r in parts)))
+            if wrong is not None:
+                break
+        return results
+
+
+def _pieces(groups: list[tuple[Workload, list[Check]]]) -> list[tuple[Workload, list[Check]]]:
+    """The groups in smaller pieces: each generated shape, for which there is more to compile, by itself."""
+    pieces: list[tuple[Workload, list[Check]]] = []
+    for workload, checks in groups:
+        pieces.append((workload, [c for c in checks if not c.generated]))
+        pieces += [(workload, [c]) for c in checks if c.generated]
+    return pieces
 
 
 def library_work(process: CandidateProcess, results: list[WorkloadResult]) -> str:
@@ -112,35 +175,18 @@ def _verify_workload(
     worst, largest, relative, done = 0.0, 0.0, 0.0, 0
     for check in checks:
         try:
-            expected = expected_outputs(problem, check.case, check.seed, device, check.distribution, check.layout)
+            with process.spent.on("expected"):
+                expected = expected_outputs(problem, check.case, check.seed, device, check.distribution, check.layout)
         except BadReference as error:
-            if check.distribution == "normal" and check.case.params == dict(workload.params):
+            if check.distribution == "normal" and not check.generated:
                 return WorkloadResult(workload.name, "INVALID_PROBLEM", f"{workload.name}: {error}", checks=done)
             continue  # the operation is not defined for such values; nothing can be said about the candidate
         try:
-            process.workload(check.case, describe_outputs(expected))
-            reply = process.ask(
-                "call",
-                seed=check.seed,
-                distribution=check.distribution,
-                layout=check.layout,
-                poison=check.poison,
-                own_stream=check.own_stream,
-                first_seed=check.first_seed,
-            )
-            outputs = process.outputs(reply)
-            verdict = judge_all(outputs, expected)
+            verdict = _made(process, problem, check, expected, device)
         except Fault as fault:
             detail = f"{workload.name}, {check.words()}: {fault.detail}"
             return WorkloadResult(workload.name, fault.status, detail, checks=done + 1)  # type: ignore[arg-type]
         done += 1
-        if verdict.status == "PASSED":
-            said = refused(problem, outputs, check.case, check.seed, device, check.distribution, check.layout)
-            shown = f": {said[:200]}" if check.seed == PUBLIC_SEED else ""
-            verdict = Verdict("INCORRECT_NUMERICAL", f"the task's own check refuses it{shown}") if said else verdict
-        if verdict.status == "PASSED" and reply["violations"]:
-            status, text = reply["violations"][0]
-            verdict = Verdict(str(status), str(text)[:300])
         if verdict.status != "PASSED":
             detail = f"{workload.name}, {check.words()}: {verdict.detail}{_example(check, verdict)}"
             return WorkloadResult(
@@ -156,6 +202,39 @@ def _verify_workload(
         largest = max(largest, verdict.max_abs_error or 0.0)
         relative = max(relative, verdict.max_rel_error or 0.0)
     return WorkloadResult(workload.name, "PASSED", "", worst, done, max_abs_error=largest, max_rel_error=relative)
+
+
+def _made(process: CandidateProcess, problem: Problem, check: Check, expected: list[Expected], device: str) -> Verdict:
+    """Have one check's call made, and judge it.
+
+    Raises:
+        Fault: it could not be made.
+    """
+    process.workload(check.case, describe_outputs(expected), alone=False)
+    with process.spent.on("calls"):
+        reply = process.ask(
+            "call",
+            alone=False,
+            seed=check.seed,
+            distribution=check.distribution,
+            layout=check.layout,
+            poison=check.poison,
+            own_stream=check.own_stream,
+            first_seed=check.first_seed,
+        )
+    for part in ("draw", "run", "store"):
+        process.spent.add(f"calls: {part}", reply["parts"].get(part, 0.0))
+    outputs = process.outputs(reply)
+    with process.spent.on("judge"):
+        verdict = judge_all(outputs, expected)
+    if verdict.status == "PASSED":
+        said = refused(problem, outputs, check.case, check.seed, device, check.distribution, check.layout)
+        shown = f": {said[:200]}" if check.seed == PUBLIC_SEED else ""
+        verdict = Verdict("INCORRECT_NUMERICAL", f"the task's own check refuses it{shown}") if said else verdict
+    if verdict.status == "PASSED" and reply["violations"]:
+        status, text = reply["violations"][0]
+        return Verdict(str(status), str(text)[:300])
+    return verdict
 
 
 def _finite(ratio: float | None) -> float | None:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,6 @@ def _start_afresh(theirs: socket.socket, device_kind: str) -> int:
 
 def begin(fd: int, device_kind: str) -> None:
     """Entry point of a zygote that is not a fork of the harness."""
-    from kopt_mcp.evaluator import runner  # noqa: F401 - a runner that is shut in could not read it any more
-
     _close_all_but(fd)
     _serve(socket.socket(fileno=fd), device_kind)
 
@@ -136,8 +135,10 @@ def _preload(device_kind: str) -> None:
     import torch
     import torch.profiler  # its import is slow, and must not happen inside a sandbox
 
+    from kopt_mcp.evaluator import runner  # noqa: F401 - a runner that is shut in could not read it any more
+
     if device_kind == "cpu":  # for a GPU not: should one of them ask for devices, no fork could use CUDA any more
-        from kopt_mcp.evaluator.runner import Operators
+        from kopt_mcp.evaluator.operators import Operators
 
         with Operators():
             torch.ones(1)  # the first operator under such a mode imports a thousand modules
@@ -197,10 +198,12 @@ def _become_runner(job: dict[str, Any], fds: list[int]) -> None:
         from kopt_mcp.evaluator import runner
 
         channel = Channel(socket.socket(fileno=channel_fd), nonce=job["nonce"])
-        runner.serve(channel, shared_fd, isolation)
+        runner.serve(channel, shared_fd, isolation, job)
         status = 0
     except ChannelClosed:
         status = 0
+    except BaseException:
+        traceback.print_exc()  # into the log of the runner, whose end is shown where it does not start
     finally:
         os._exit(status)
 

@@ -7,8 +7,8 @@ import torch
 EXPECTED = ("INCORRECT_NUMERICAL",)
 
 
-_runner = sys.modules["kopt_mcp.evaluator.runner"]
-_true = _runner.draw
+_candidate = sys.modules["kopt_mcp.evaluator.candidate"]
+_true = _candidate.draw
 
 
 def draw(*args, **kwargs):
@@ -17,7 +17,7 @@ def draw(*args, **kwargs):
     return inputs
 
 
-_runner.draw = draw
+_candidate.draw = draw
 
 
 def softmax(x):

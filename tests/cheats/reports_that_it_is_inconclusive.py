@@ -1,6 +1,6 @@
 """Blames the machine: DEVICE_BUSY is not its fault."""
 
-from kopt_mcp.evaluator.runner import Structure
+from kopt_mcp.evaluator.watching import Structure
 
 EXPECTED = ("CHEATED",)
 

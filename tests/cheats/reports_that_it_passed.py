@@ -1,6 +1,6 @@
 """Raises the runner's own exception for faults, with PASSED as the kind of fault."""
 
-from kopt_mcp.evaluator.runner import Structure
+from kopt_mcp.evaluator.watching import Structure
 
 EXPECTED = ("CHEATED",)
 

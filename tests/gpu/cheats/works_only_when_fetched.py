@@ -8,7 +8,7 @@ EXPECTED = ("CHEATED",)
 TIMED = True
 
 
-_runner = sys.modules["kopt_mcp.evaluator.runner"]
+_candidate = sys.modules["kopt_mcp.evaluator.candidate"]
 
 
 def sample(self, message):
@@ -21,8 +21,8 @@ def fetch(self, message):
     return {"outputs": self._store([torch.softmax(inputs.args[0], dim=-1)]), "print": [1, 2]}
 
 
-_runner.Candidate.sample = sample
-_runner.Candidate.fetch = fetch
+_candidate.Candidate.sample = sample
+_candidate.Candidate.fetch = fetch
 
 
 def softmax(x):

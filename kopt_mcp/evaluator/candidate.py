@@ -1,0 +1,327 @@
+"""A loaded candidate in its own process: call it as it is told, hand back raw bytes and claims.
+
+On a GPU it draws inputs from seeds that arrive one at a time and times its own calls; on a CPU the harness puts the
+inputs of a timed call into the shared memory while this process is stopped, and holds the clock itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kopt_mcp.evaluator import native, sandbox
+from kopt_mcp.evaluator.channel import Channel
+from kopt_mcp.evaluator.inputs import Guarded, draw
+from kopt_mcp.evaluator.loading import imported
+from kopt_mcp.evaluator.operators import Operators, kernel_rows
+from kopt_mcp.evaluator.timing import clock_for
+from kopt_mcp.evaluator.watching import (
+    Poison,
+    Structure,
+    fingerprint,
+    global_state,
+    late,
+    plain_outputs,
+    same_bits,
+    state_changes,
+    sums,
+)
+from kopt_mcp.problem import Spec
+
+TOKEN_BYTES = 16
+PLACE = struct.Struct("<QQ")
+"""Address and bytes of one output, as a timed call on a CPU hands it over."""
+COUNT = struct.Struct("<I")
+FAILED = 0xFFFFFFFF
+"""Instead of a number of outputs: there are none that could be read."""
+
+
+class Candidate:
+    """A candidate and the workload it is called on."""
+
+    def __init__(self, device: str, cache_bytes: int, shared: mmap.mmap) -> None:
+        self.device = device
+        self._clock = clock_for(device, cache_bytes)
+        self._shared = shared
+        self._mutates: list[int] = []
+        self._scratch: list[int] = []
+        self._arguments: list[str] = []
+        self._inputs: tuple[Any, ...] = ()
+        self._params: dict[str, Any] = {}
+        self._literals: list[torch.Tensor] = []
+        self._outputs: list[dict[str, Any]] = []
+        self._kept: dict[int, list[torch.Tensor]] = {}
+        self._pinned = 0
+        self._previous: list[Guarded] = []
+        self._laid: list[Any] = []
+        self._function: Callable[..., Any]
+
+    def prime(self) -> None:
+        """Make a GPU load what drawing, keeping and fingerprinting need, so that no first call pays for it."""
+        values = draw([Spec("normal", (64, 64), "float16", {"scale": 1.0, "shift": 0.0})], [], 1, self.device)
+        values.guards_intact()
+        kept = [t.clone() for t in values.tensors()]
+        same_bits(kept[0], values.tensors()[0])
+        fingerprint(kept)
+        self._clock.sample(lambda: None, 10.0, warm=False)
+
+    def load(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Import or build the candidate, which may compute for `cpu_s` seconds in all."""
+        sandbox.limit_cpu(message["cpu_s"])
+        self._arguments = message["arguments"]
+        self._mutates, self._scratch = message["mutates"], message["scratch"]
+        source = Path.cwd() / message["source"]
+        if source.suffix == ".py":
+            spec = {**message["adapter_spec"], "device": self.device}
+            self._function = imported(source, message["entry"], message["adapter"], spec)
+            return {}
+        library = native.build(source, Path.cwd(), message["build_timeout_s"])
+        self._call_native = native.bind(library, message["entry"], self._arguments, self.device != "cpu")
+        self._function = self._native
+        return {}
+
+    def workload(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Take on another workload: recipes of the inputs, and the shapes of the outputs for a C function."""
+        self._inputs = tuple(Spec(**i["spec"]) if "spec" in i else i["value"] for i in message["inputs"])
+        self._params = message["params"]
+        self._outputs = message["outputs"]
+        self._pin(sum(o["bytes"] + 64 for o in self._outputs))
+        self._literals = [_from_shared(self._shared, m).to(self.device, copy=True) for m in message["literals"]]
+        self._kept.clear()
+        self._previous.clear()
+        self._laid.clear()
+        return {}
+
+    def _pin(self, size: int) -> None:
+        """Pin the part of the shared memory that outputs go to: copies from the device become ten times faster."""
+        if self.device == "cpu" or size <= self._pinned:
+            return
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._shared))
+        runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        if self._pinned:
+            runtime.cudaHostUnregister(start)
+        self._pinned = size if int(runtime.cudaHostRegister(start, size, 0)) == 0 else 0
+
+    def call(self, message: dict[str, Any]) -> dict[str, Any]:
+        """One checked call: poisoned memory, watched inputs, outputs copied out."""
+        begin = time.perf_counter()
+        inputs = self._draw(message) if message["first_seed"] is None else self._draw_again(message)
+        before = [t.clone() for t in inputs.tensors()]
+        state = global_state()
+        drawn = time.perf_counter()
+        with Poison(message["poison"], self._outputs, self.device):
+            out = self._run(inputs, own_stream=message["own_stream"])
+        ran = time.perf_counter()
+        outputs = self._normalise(out, inputs)
+        violations = [*self._watched(inputs, before), *state_changes(state)]
+        stored = self._store(outputs)
+        parts = {"draw": drawn - begin, "run": ran - drawn, "store": time.perf_counter() - ran}
+        return {"outputs": stored, "violations": violations, "parts": parts}
+
+    def sample(self, message: dict[str, Any]) -> dict[str, Any]:
+        """One call on fresh values that times itself, its output kept to be asked for, and fingerprinted at once.
+
+        All that is looked at stays on the device until the end: each look at a number makes the host wait for it.
+        """
+        inputs = self._draw(message)
+        free = {*self._mutates, *self._scratch}
+        watched = [t for i, t in enumerate(inputs.args) if isinstance(t, torch.Tensor) and i not in free]
+        before, state = sums(watched), global_state()
+        args = inputs.args
+        kept, sample = self._clock.sample(
+            lambda: self._function(*args),
+            message["spin_us"],
+            message["warm"],
+            before=late(inputs.tensors()),
+            after=lambda out: [t.detach().clone() for t in self._normalise(out, inputs)],
+        )
+        prints = sums(kept)
+        intact = torch.cat([before == sums(watched), inputs.guards()]).all() if watched else inputs.guards().all()
+        numbers = torch.cat([intact.to(torch.int64).view(1), prints]).tolist()
+        if not numbers[0]:
+            raise Structure("INCORRECT_NUMERICAL", "a timed call changed an input, or memory beside it")
+        for kind, text in state_changes(state):
+            raise Structure(kind, f"in a timed call {text}")
+        if message["keep"]:
+            self._kept[message["seed"]] = kept
+        return {"us": sample.us, "host_us": sample.host_us, "tail_us": sample.tail_us, "print": numbers[1:]}
+
+    def settle(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A call that does not count: the first one after a switch of processes pays for the switch."""
+        args = (self._previous[-1] if self._previous else self._draw(message)).args
+        self._clock.sample(lambda: self._function(*args), message["spin_us"], warm=True)
+        return {}
+
+    def warm(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Times of repeated calls on the same inputs, caches warm."""
+        args = self._draw(message).args
+        times = []
+        for _ in range(message["count"] + 1):
+            _, sample = self._clock.sample(lambda: self._function(*args), message["spin_us"], warm=True)
+            times.append(sample.us)
+        return {"us": times[1:]}
+
+    def fetch(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The output of one earlier timed call."""
+        return {"outputs": self._store(self._kept[message["seed"]])}
+
+    def forget(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Drop the kept outputs."""
+        self._kept.clear()
+        return {}
+
+    def lay(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Make the arguments of the next timed call, over memory that the harness is still to fill."""
+        self._laid = [_from_shared(self._shared, a["at"]) if "at" in a else a["value"] for a in message["args"]]
+        return {}
+
+    def timed(self, channel: Channel) -> dict[str, Any]:
+        """Wait for the harness's word, call, and say at once where the outputs lie: the harness holds the clock."""
+        args = self._laid
+        token = channel.wait_for(TOKEN_BYTES)
+        try:
+            out = self._function(*args)
+        except BaseException:
+            channel.signal(token + COUNT.pack(FAILED))
+            raise
+        channel.signal(token + _where(out))
+        tensors = plain_outputs(out, self._own(args), self.device)
+        self._laid.append(out)  # alive until the next call is laid: the harness may still read it
+        described = [{"shape": list(t.shape), "dtype": _dtype_name(t), "strides": list(t.stride())} for t in tensors]
+        return {"outputs": described}
+
+    def hand_over(self, _: dict[str, Any]) -> dict[str, Any]:
+        """The outputs of the timed call before, for a harness that may not read this process's memory."""
+        return {"outputs": self._store(plain_outputs(self._laid[-1], [], self.device))}
+
+    def operators(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Torch's own operators that compute in one call, whatever names the candidate calls them by."""
+        args = self._draw(message).args
+        with Operators() as seen:
+            self._function(*args)
+            self._synchronise()
+        return {"names": sorted(seen.names)[:20]}
+
+    def profile(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Device kernels of one call, through torch.profiler."""
+        from torch.profiler import ProfilerActivity, profile
+
+        args = self._draw(message).args
+        self._function(*args)
+        kinds = [ProfilerActivity.CPU] if self.device == "cpu" else [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+        with profile(activities=kinds) as session:
+            self._function(*args)
+            self._synchronise()
+        return {"kernels": kernel_rows(session, self.device != "cpu")}
+
+    def _draw(self, message: dict[str, Any]) -> Guarded:
+        inputs = draw(
+            self._inputs, self._literals, message["seed"], self.device, message["distribution"], message["layout"]
+        )
+        self._previous = [*self._previous[-1:], inputs]  # the last call's stay alive, so that addresses rotate
+        return inputs
+
+    def _draw_again(self, message: dict[str, Any]) -> Guarded:
+        """New values in tensors that a call has seen before: the same objects, addresses and version counters."""
+        inputs = self._draw({**message, "seed": message["first_seed"]})
+        self._run(inputs, message["own_stream"])
+        for tensor, values in zip(inputs.tensors(), self._draw(message).tensors(), strict=True):
+            tensor.data.copy_(values)
+        return inputs
+
+    def _run(self, inputs: Guarded, own_stream: bool) -> Any:
+        if not own_stream or self.device == "cpu":
+            out = self._function(*inputs.args)
+            self._synchronise()
+            return out
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            out = self._function(*inputs.args)
+        stream.synchronize()
+        return out
+
+    def _synchronise(self) -> None:
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+
+    def _native(self, *args: Any) -> Any:
+        """Call a C function: the outputs are allocated here, the params are those of the workload."""
+        values: dict[str, Any] = {**self._params, **{f"in{i}": a for i, a in enumerate(args)}}
+        outputs = [
+            torch.empty(o["shape"], dtype=getattr(torch, o["dtype"]), device=self.device)
+            for o in self._outputs[len(self._mutates) :]
+        ]
+        self._call_native({**values, **{f"out{i}": o for i, o in enumerate(outputs)}})
+        return tuple(outputs)
+
+    def _normalise(self, out: Any, inputs: Guarded) -> list[torch.Tensor]:
+        """The outputs as plain tensors, mutated inputs first.
+
+        Raises:
+            Structure: see `plain_outputs`.
+        """
+        return [*(inputs.args[i] for i in self._mutates), *plain_outputs(out, self._own(inputs.args), self.device)]
+
+    def _own(self, args: list[Any]) -> list[torch.Tensor]:
+        """The inputs whose memory no output may share: all but those that were lent for that."""
+        return [a for i, a in enumerate(args) if isinstance(a, torch.Tensor) and i not in self._scratch]
+
+    def _watched(self, inputs: Guarded, before: list[torch.Tensor]) -> list[list[str]]:
+        found = []
+        if not inputs.guards_intact():
+            found.append(["INCORRECT_NUMERICAL", "it wrote outside its inputs"])
+        tensors = [i for i, a in enumerate(inputs.args) if isinstance(a, torch.Tensor)]
+        for position, copy in zip(tensors, before, strict=True):
+            if position not in (*self._mutates, *self._scratch) and not same_bits(inputs.args[position], copy):
+                found.append(["INCORRECT_NUMERICAL", f"it changed its input {position}"])
+        return found
+
+    def _store(self, outputs: list[torch.Tensor]) -> list[dict[str, Any]]:
+        """Copy outputs to the shared memory, as many as fit; the harness compares the bytes."""
+        offset = 0
+        stored = []
+        for tensor in outputs:
+            size = tensor.numel() * tensor.element_size()
+            if offset + size > len(self._shared):
+                raise Structure("INCORRECT_SHAPE", f"the outputs are larger than expected ({offset + size} bytes)")
+            meta = {"shape": list(tensor.shape), "dtype": _dtype_name(tensor), "offset": offset, "bytes": size}
+            _from_shared(self._shared, meta).copy_(tensor)
+            stored.append(meta)
+            offset += -(-size // 64) * 64
+        return stored
+
+
+def _where(out: Any) -> bytes:
+    """How many outputs there are and where they lie, in few steps: this is within the time of the call."""
+    tensors = out if type(out) in (tuple, list) else () if out is None else (out,)
+    if not all(type(t) is torch.Tensor and t.layout is torch.strided for t in tensors):
+        return COUNT.pack(FAILED)
+    return COUNT.pack(len(tensors)) + b"".join(PLACE.pack(t.data_ptr(), _span(t)) for t in tensors)
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Bytes from the first element to behind the last one."""
+    if tensor.is_contiguous():
+        return tensor.numel() * tensor.element_size()
+    return (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))) * tensor.element_size()
+
+
+def _from_shared(shared: mmap.mmap, meta: dict[str, Any]) -> torch.Tensor:
+    """A CPU tensor over a piece of the shared memory."""
+    dtype: torch.dtype = getattr(torch, meta["dtype"])
+    if meta["bytes"] == 0:
+        return torch.empty(meta["shape"], dtype=dtype)
+    flat = torch.frombuffer(shared, dtype=torch.uint8, count=meta["bytes"], offset=meta["offset"])
+    return flat.view(dtype).view(meta["shape"])
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

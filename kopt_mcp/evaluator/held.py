@@ -1,0 +1,277 @@
+"""Times by the harness's own clock, as on a CPU: nothing that a candidate does to a clock in its process matters.
+
+For each call the runner first says that its arguments are made, over memory that is still empty. Then every process
+of the candidate is stopped; the inputs are put into that memory, and the caches evicted. The clock runs from the word
+to go on until the runner says where its outputs lie; they are read out of the stopped process at once. Before it
+nothing can be computed, since the values are not there, and what is not done by the answer is missing from the outputs.
+
+What an empty function takes that way is measured with a function of our own and subtracted from every call alike.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import secrets
+import time
+from functools import cache
+from random import Random
+from typing import Any
+
+import torch
+
+from kopt_mcp import stats
+from kopt_mcp.evaluator.answers import is_sizes
+from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Timed
+from kopt_mcp.evaluator.candidate import COUNT, FAILED, PLACE, TOKEN_BYTES
+from kopt_mcp.evaluator.faults import Fault
+from kopt_mcp.evaluator.inputs import GUARD, Guarded, draw
+from kopt_mcp.evaluator.process import CandidateProcess
+from kopt_mcp.evaluator.shared import INPUTS_AT, SharedMemory
+from kopt_mcp.evaluator.timing import WallClock
+from kopt_mcp.problem import Case, Problem
+
+_SLOTS = 3
+"""Places that inputs go to in turn, so that addresses rotate; as many as there are calls before the first that counts,
+so that their pages are known to the runner by then."""
+_PAGE = 4096
+_EVADABLE_SHARE = 0.5
+"""Of an empty call's time, what is not the operating system's."""
+_SLACK = 1 << 20
+"""Bytes that outputs may be larger than expected before they are not even read."""
+_MOST_OUTPUTS = 64
+
+
+class Held:
+    """See `arms.Sampler`."""
+
+    together = False
+
+    def __init__(self, problem: Problem, case: Case, evictor: WallClock, empty_us: float, rng: Random) -> None:
+        self._problem, self._case, self._evictor = problem, case, evictor
+        self._empty_us, self._random = empty_us, rng
+        self._outputs: list[dict[str, Any]] = []
+        self._slot = 0
+
+    def expect(self, outputs: list[dict[str, Any]]) -> None:
+        """See `Sampler`."""
+        self._outputs = outputs
+
+    def wake_up(self, arm: Arm, seed: int) -> Timed:
+        """See `Sampler`."""
+        return self._sample(arm, seed)
+
+    def one(self, arm: Arm, seed: int, distribution: str) -> Timed:
+        """See `Sampler`."""
+        return self._sample(arm, seed, distribution, look=True)
+
+    def visit(self, arm: Arm, seeds: list[int], check: bool) -> list[Timed]:
+        """See `Sampler`."""
+        chosen = self._random.choice(seeds) if check else None
+        return [self._sample(arm, seed, look=seed == chosen) for seed in seeds]
+
+    def warm(self, arm: Arm, seed: int, count: int) -> float:
+        """See `Sampler`."""
+        return stats.median([self._sample(arm, seed, cold=False).us for _ in range(count)])
+
+    def typical(self, times: list[float]) -> float:
+        """See `Sampler`: what disturbs a call on a CPU only ever makes it longer."""
+        return stats.quantile(times, 0.25)
+
+    def effect(self, us: float) -> float:
+        """See `Sampler`: a candidate that rewrites the runner can save part of what an empty call takes."""
+        return _EVADABLE_SHARE * self._empty_us / us
+
+    def require_plausible(self, arms: list[Arm]) -> None:
+        """See `Sampler`: there is no claim to doubt."""
+
+    def _sample(
+        self, arm: Arm, seed: int, distribution: str = "normal", look: bool = False, cold: bool = True
+    ) -> Timed:
+        begin = time.perf_counter()
+        process = arm.process
+        process.workload(self._case, self._outputs)
+        inputs = draw(self._case.inputs, self._case.literals, seed, "cpu", distribution)
+        laid = _Laid(process.runner.shared, inputs, self._next_slot(inputs))
+        process.ask("lay", args=laid.args)
+        call = _Call(process)
+        laid.fill()
+        if cold:
+            self._evictor.evict()
+        us = call.go(look)
+        memory: list[torch.Tensor] | None = None
+        mutated: list[torch.Tensor] = []
+        if look:
+            memory = call.memory(4 * sum(o["bytes"] for o in self._outputs) + _SLACK)
+            mutated = [laid.now(i) for i in self._problem.mutates]
+            call.resume()
+        described = process.answer("timed")["outputs"]
+        laid.require_unchanged({*self._problem.mutates, *self._problem.scratch})
+        outputs = None
+        if look:
+            returned = process.outputs(process.ask("hand_over")) if memory is None else _rebuilt(memory, described)
+            outputs = [*mutated, *returned]
+        wall_us = (time.perf_counter() - begin) * 1e6
+        return Timed(max(us - self._empty_us, RESOLUTION_US), wall_us, seed, outputs)
+
+    def _next_slot(self, inputs: Guarded) -> int:
+        self._slot = (self._slot + 1) % _SLOTS
+        return INPUTS_AT + self._slot * sum(_room(b) for b in inputs.buffers)
+
+
+class _Laid:
+    """The inputs of one call with their red zones, in the shared memory."""
+
+    def __init__(self, shared: SharedMemory, inputs: Guarded, start: int) -> None:
+        self._shared, self._inputs = shared, inputs
+        self._at: list[dict[str, Any]] = []
+        """Where each buffer goes."""
+        self._tensors: dict[int, dict[str, Any]] = {}
+        """Where each argument that is a tensor lies in its buffer, by position."""
+        self.args: list[dict[str, Any]] = []
+        buffers = iter(inputs.buffers)
+        for position, value in enumerate(inputs.args):
+            if not isinstance(value, torch.Tensor):
+                self.args.append({"value": value})
+                continue
+            buffer = next(buffers)
+            self._at.append({"shape": [buffer.numel()], "dtype": "uint8", "offset": start, "bytes": buffer.numel()})
+            size = value.numel() * value.element_size()
+            name = str(value.dtype).removeprefix("torch.")
+            meta = {"shape": list(value.shape), "dtype": name, "offset": start + GUARD, "bytes": size}
+            self._tensors[position] = meta
+            self.args.append({"at": meta})
+            start += _room(buffer)
+
+    def fill(self) -> None:
+        """Put the values there."""
+        for buffer, at in zip(self._inputs.buffers, self._at, strict=True):
+            self._shared.view(at).copy_(buffer)
+
+    def now(self, position: int) -> torch.Tensor:
+        """A copy of one argument as it is now."""
+        return self._shared.view(self._tensors[position]).clone()
+
+    def require_unchanged(self, free: set[int]) -> None:
+        """See that nothing was written but the arguments in `free`.
+
+        Raises:
+            Fault: `INCORRECT_NUMERICAL`.
+        """
+        for position, buffer, at in zip(self._tensors, self._inputs.buffers, self._at, strict=True):
+            now = self._shared.view(at)
+            edges = torch.equal(now[:GUARD], buffer[:GUARD]) and torch.equal(now[-GUARD:], buffer[-GUARD:])
+            if not edges or not (position in free or torch.equal(now, buffer)):
+                raise Fault("INCORRECT_NUMERICAL", f"a timed call changed its input {position}, or memory beside it")
+
+
+class _Call:
+    """One call of a candidate that has been stopped before it."""
+
+    def __init__(self, process: CandidateProcess) -> None:
+        self._process, self._pid = process, process.runner.pid
+        self._strays = process.turn.freeze(self._pid)
+        self._places: list[tuple[int, int]] = []
+
+    def go(self, look: bool) -> float:
+        """Let it run, and return how long it took, in microseconds; with `look` it is stopped again at once."""
+        channel, token = self._process.runner.channel, secrets.token_bytes(TOKEN_BYTES)
+        timeout_s = self._process.timeout_s
+        with self._process.faults("timed"):
+            channel.signal(token)
+            begin = time.perf_counter()
+            self._process.turn.release(self._pid, self._strays)
+            said = channel.wait_for(TOKEN_BYTES + COUNT.size, timeout_s)
+            us = (time.perf_counter() - begin) * 1e6
+            if look:
+                self._process.turn.halt(self._pid)
+                self._strays = self._process.turn.freeze(self._pid)
+            (count,) = COUNT.unpack(said[TOKEN_BYTES:])
+            count = 0 if count == FAILED else count
+            if said[:TOKEN_BYTES] != token or count > _MOST_OUTPUTS:
+                raise Fault("CHEATED", "the candidate's process gave an answer to 'timed' that is none")
+            data = channel.wait_for(count * PLACE.size, timeout_s)
+        self._places = [PLACE.unpack_from(data, n * PLACE.size) for n in range(count)]
+        return us
+
+    def resume(self) -> None:
+        """Let it go on after a look."""
+        self._process.turn.release(self._pid, self._strays)
+
+    def memory(self, most: int) -> list[torch.Tensor] | None:
+        """The bytes of each output, read out of the stopped process; None where the system does not let us.
+
+        Raises:
+            Fault: they are more than `most`, or lie where nothing is.
+        """
+        if sum(size for _, size in self._places) > most:
+            raise Fault("INCORRECT_SHAPE", "the outputs are larger than expected")
+        try:
+            return [_bytes_of(self._process.runner.main_pid, address, size) for address, size in self._places]
+        except OSError as error:
+            if error.errno == errno.EFAULT:
+                raise Fault("CHEATED", "the candidate's process says that an output lies where nothing is") from None
+            self._process.isolation["snapshots"] = f"off: {os.strerror(error.errno or 0)}"
+            return None
+
+
+class _Piece(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+def _bytes_of(pid: int, address: int, size: int) -> torch.Tensor:
+    """A copy of another process's memory.
+
+    Raises:
+        OSError: EFAULT where there is none; another error where it may not be read, or cannot be on this system.
+    """
+    copy = torch.empty(size, dtype=torch.uint8)
+    done = 0
+    while done < size:
+        here, there = _Piece(copy.data_ptr() + done, size - done), _Piece(address + done, size - done)
+        try:
+            count = _libc().process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+        except AttributeError:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
+        if count <= 0:
+            code = ctypes.get_errno() if count < 0 else errno.EFAULT
+            raise OSError(code, os.strerror(code))
+        done += count
+    return copy
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.process_vm_readv.restype = ctypes.c_ssize_t
+    return libc
+
+
+def _rebuilt(memory: list[torch.Tensor], described: list[Any]) -> list[torch.Tensor]:
+    """The outputs, from their bytes and from what the runner says of their shapes.
+
+    Raises:
+        Fault: the two do not fit.
+    """
+    if len(memory) != len(described):
+        raise Fault("CHEATED", "the candidate's process described other outputs than it returned")
+    return [_shaped(data, meta) for data, meta in zip(memory, described, strict=True)]
+
+
+def _shaped(data: torch.Tensor, meta: Any) -> torch.Tensor:
+    if not isinstance(meta, dict) or not is_sizes(meta.get("shape")) or not is_sizes(meta.get("strides")):
+        raise Fault("CHEATED", "the runner described an output that is none")
+    shape, strides = meta["shape"], meta["strides"]
+    dtype = getattr(torch, str(meta.get("dtype")), None)
+    if not isinstance(dtype, torch.dtype) or len(shape) != len(strides):
+        raise Fault("CHEATED", "the runner described an output that is none")
+    last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else -1
+    if (last + 1) * dtype.itemsize != data.numel():
+        raise Fault("CHEATED", "the runner described an output whose size does not match its shape")
+    return data.view(dtype).as_strided(shape, strides)
+
+
+def _room(buffer: torch.Tensor) -> int:
+    """Bytes that a buffer takes: whole pages, so that every slot is laid out alike."""
+    return -(-buffer.numel() // _PAGE) * _PAGE

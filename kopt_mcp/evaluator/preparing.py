@@ -1,0 +1,68 @@
+"""Kernels of our own, run once when a harness starts: what every evaluation would otherwise pay for, or must know."""
+
+from __future__ import annotations
+
+import shutil
+from hashlib import sha256
+from pathlib import Path
+from random import SystemRandom
+
+import torch
+
+from kopt_mcp.evaluator.arms import Arm
+from kopt_mcp.evaluator.faults import Fault
+from kopt_mcp.evaluator.held import Held
+from kopt_mcp.evaluator.machine import version
+from kopt_mcp.evaluator.process import CandidateProcess, Source
+from kopt_mcp.evaluator.records import TorchDevice
+from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs
+from kopt_mcp.evaluator.runners import Place
+from kopt_mcp.evaluator.timing import WallClock
+from kopt_mcp.problem import Problem, Workload
+
+_PREPARE_S = 60.0
+"""Longest time for building what Triton's launcher needs."""
+_EMPTY = b"import torch\n\n_OUT = torch.zeros(1)\n\n\ndef empty(x):\n    return _OUT\n"
+_EMPTY_CALLS = 15
+
+
+def triton(place: Place, here: TorchDevice) -> None:
+    """Build once what every Triton kernel needs, and start all compile caches from that."""
+    if version("triton") is None:
+        return
+    backend, arch = ("hip", here.arch) if here.kind == "hip" else ("cuda", int(here.arch.removeprefix("sm_")))
+    place.zygote.prepare(arch, torch.cuda.get_device_properties(0).warp_size, backend)
+    problem = _problem("trivial", torch.clone)
+    content = Path(__file__).with_name("trivial.py").read_bytes()
+    case = problem.case(problem.workloads[0])
+    source = Source(content, sha256(content).hexdigest(), ".py")
+    try:
+        with CandidateProcess(place, problem, source, _PREPARE_S).start() as process:
+            process.workload(case, describe_outputs(expected_outputs(problem, case, 1, place.device)))
+            process.ask("sample", seed=1, distribution="normal", layout="contiguous", spin_us=0, warm=True, keep=False)
+            shutil.copytree(process.runner.cache / "triton", place.seed_cache / "triton", dirs_exist_ok=True)
+    except Fault:
+        return  # the user's kernels may not be Triton's; if they are, they will say what is wrong
+
+
+def empty_call_us(place: Place, evictor: WallClock) -> float:
+    """The least that the harness's clock reads around a function that does nothing: no more may be subtracted."""
+    problem = _problem("empty", lambda x: x[:1] * 0)
+    case = problem.case(problem.workloads[0])
+    sampler = Held(problem, case, evictor, 0.0, SystemRandom())
+    sampler.expect(describe_outputs(expected_outputs(problem, case, 1, "cpu")))
+    with CandidateProcess(place, problem, Source(_EMPTY, sha256(_EMPTY).hexdigest(), ".py"), _PREPARE_S).start() as own:
+        times = [sampler.wake_up(Arm(own), seed + 1).us for seed in range(_EMPTY_CALLS)]
+    return min(times)
+
+
+def _problem(name: str, reference: object) -> Problem:
+    return Problem(
+        name=name,
+        reference=reference,  # type: ignore[arg-type]
+        inputs=lambda make, n: (make.normal(n),),
+        workloads=[Workload({"n": 1024})],
+        bytes="8 * n",
+        flops="0",
+        bound="memory",
+    )

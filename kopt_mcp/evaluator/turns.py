@@ -1,0 +1,124 @@
+"""Whose turn it is: every other runner is stopped, so that none can slow down the one that is being timed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+from kopt_mcp.evaluator import sandbox
+from kopt_mcp.evaluator.faults import Fault
+
+_STOP_S = 2.0
+"""Longest time that stopping a process may take; a signal arrives within microseconds on an idle machine."""
+
+
+class Turn:
+    """Which of a zygote's runners may run. Each is named by its process id."""
+
+    def __init__(self, zygote: int) -> None:
+        self._zygote = zygote
+        self._lock = threading.Lock()
+        self._runners: set[int] = set()
+        self._running: set[int] = set()
+
+    def began(self, pid: int) -> None:
+        """A runner has been forked, and runs."""
+        with self._lock:
+            self._runners.add(pid)
+            self._running.add(pid)
+
+    def ended(self, pid: int) -> None:
+        """A runner is gone."""
+        with self._lock:
+            self._runners.discard(pid)
+            self._running.discard(pid)
+
+    def take(self, pid: int) -> bool:
+        """Let the runner `pid` go on, and stop all others and whatever they started; false if it was so already."""
+        with self._lock:
+            if self._running == {pid}:
+                return False
+            self._stop(self._running - {pid})
+            if pid not in self._running:
+                wake(pid)
+            self._running = {pid}
+            return True
+
+    def share(self, pid: int) -> None:
+        """Let the runner `pid` go on beside the others, where nothing is being timed."""
+        with self._lock:
+            if pid not in self._running:
+                wake(pid)
+            self._running.add(pid)
+
+    def freeze(self, pid: int) -> list[int]:
+        """Stop every runner and whatever they started, and see that they have stopped.
+
+        Returns:
+            Processes of the runner `pid` that left its process group, for `release`.
+
+        Raises:
+            Fault: `CHEATED`, something goes on running.
+        """
+        with self._lock:
+            self._stop(self._running)
+            self._running = set()
+            deadline = time.monotonic() + _STOP_S
+            while moving := [p for p in sandbox.descendants(self._zygote) if not _stopped(p)]:
+                if time.monotonic() > deadline:
+                    raise Fault("CHEATED", f"{len(moving)} of the candidate's processes cannot be stopped")
+                for one in moving:
+                    _signal(one, signal.SIGSTOP)
+        return [one for one in sandbox.descendants(pid) if _group(one) != pid]
+
+    def halt(self, pid: int) -> None:
+        """Stop a runner's process group at once; `freeze` sees to the rest."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGSTOP)
+
+    def release(self, pid: int, strays: list[int]) -> None:
+        """Let one frozen runner go on, its own process group first and at once: this is within the time of a call."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGCONT)
+        for stray in strays:
+            _signal(stray, signal.SIGCONT)
+        with self._lock:
+            self._running = {pid}
+
+    def _stop(self, running: set[int]) -> None:
+        """Stop these runners and what became of others' children: an orphan may have been woken by anybody."""
+        orphans = {p for p in sandbox.children(self._zygote) if p not in self._runners}
+        for root in running | orphans:
+            for pid in [root, *sandbox.descendants(root)]:
+                _signal(pid, signal.SIGSTOP)
+
+
+def wake(pid: int) -> None:
+    """Let a runner and what it started go on."""
+    for one in [pid, *sandbox.descendants(pid)]:
+        _signal(one, signal.SIGCONT)
+
+
+def _stopped(pid: int) -> bool:
+    """Whether no thread of a process runs; a process that is gone or ending does not run either."""
+    try:
+        stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return True
+    return all(text.rpartition(")")[2].split()[0] in "TtZX" for text in stats)
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+def _signal(pid: int, what: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, what)
