@@ -224,11 +224,11 @@ def _words(device: Device) -> str:
     return ", ".join([device.name, device.arch, *memory, *driver, *device.throttle])
 
 
-def run(project: Project, *, as_json: bool) -> int:
+def run(project: Project, *, as_json: bool, locks: Locks | None = None) -> int:
     """Examine and print; 0 if the loop can be used."""
     checks: list[Check] = []
     try:
-        for check in Doctor(project, Host(), Locks(bound_s=0.0)).examine():
+        for check in Doctor(project, Host(), locks or Locks(bound_s=0.0)).examine():
             checks.append(check)
             if not as_json:
                 print(shown(check), flush=True)

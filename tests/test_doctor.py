@@ -20,6 +20,7 @@ from kopt_mcp.evaluator.records import Evaluation, Job, TorchDevice
 from kopt_mcp.interpreter import Interpreter
 from kopt_mcp.lock import Locks
 from kopt_mcp.platforms import Host
+from kopt_mcp.project import Project
 from kopt_mcp.watch import Watch
 
 SHUT_IN = {"session": "own", "network": "on", "landlock": "on, abi 4"}
@@ -168,7 +169,8 @@ def test_here_the_real_evaluator_passes_the_examination(
 ) -> None:
     monkeypatch.setenv("KOPT_PYTHON", sys.executable)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert main(["--root", str(tmp_path), "doctor", "--json"]) == 0
+    locks = Locks(tmp_path)  # not the machine's: another test may hold that
+    assert doctor.run(Project(tmp_path), as_json=True, locks=locks) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["usable"] is True
     last = answer["checks"][-1]
