@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import stat
 import subprocess
 from dataclasses import dataclass
@@ -113,7 +114,13 @@ class Workspace:
         path = self.root / relative
         if not path.resolve().is_relative_to(self.root) or not path.is_file():
             return None
-        return digest(self.read(path))
+        try:
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise WorkspaceFailed(
+                f"{path.name} cannot be read: {error.strerror}; restore it or set its rights."
+            ) from error
 
     def kernel(self, given: str) -> tuple[Path, bytes]:
         """The kernel that an argument names, with its bytes.

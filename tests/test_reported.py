@@ -45,13 +45,13 @@ def root(tmp_path: Path) -> Path:
     return made
 
 
-def evaluator(root: Path, text: str | None = None, run: Any = None) -> ReportedEvaluator:
+def evaluator(root: Path, text: str | None = None, run: Any = None, least_s: float = 60.0) -> ReportedEvaluator:
     if text is not None:
         (root / "kernels" / "softmax" / "test_softmax.py").write_text(textwrap.dedent(text))
     folder = "kernels/softmax"
     files = {f"{folder}/{name}": digest(root / folder / name) for name in ("test_softmax.py", "helpers.py")}
     script = Script(root, f"{folder}/test_softmax.py", f"{folder}/kernel.py", files)
-    return ReportedEvaluator(FakeEvaluator(), run or ScriptProcess(lambda: sys.executable), script)
+    return ReportedEvaluator(FakeEvaluator(), run or ScriptProcess(lambda: sys.executable), script, least_s=least_s)
 
 
 def digest(path: Path) -> str:
@@ -200,7 +200,7 @@ def test_a_crash_is_quoted_with_its_last_line(root: Path) -> None:
 
 def test_a_script_that_hangs_is_ended(root: Path) -> None:
     endless = version(root, "import time\nwhile True:\n    time.sleep(60)\n")
-    found = evaluate(evaluator(root), endless, timeout_s=0.5)
+    found = evaluate(evaluator(root, least_s=0.5), endless, timeout_s=0.5)
     assert (found.status, found.trust) == ("TIMEOUT", "reported")
 
 

@@ -47,8 +47,11 @@ PAIRS = 6
 largest with a probability of 1 - 2 * 0.5**6 = 97 %."""
 CONFIRMING = 3
 """Runs for a final figure."""
-NOMINAL_BYTES, NOMINAL_FLOPS = 1e9, 1e12
-"""The work that stands for a workload of which only a rate is reported; only its ratios mean anything."""
+NOMINAL_BYTES, NOMINAL_FLOPS = 1e6, 1e9
+"""The work that stands for a workload of which only a rate is reported; only its ratios mean anything. So few bytes fit
+any cache: nothing is known that would make a rate impossible."""
+LEAST_S = 300.0
+"""Shortest time that a run of a script is given: it may compile, warm up and time several sizes."""
 TRUST = f"trust: reported. The test script judged and timed the kernel itself. {HOW_TO_MEASURE}"
 
 
@@ -101,12 +104,22 @@ class ScriptProcess:
 
 
 class ReportedEvaluator:
-    """See the module. `inner` says what the device is and can reach."""
+    """See the module."""
 
-    def __init__(self, inner: Evaluator, run: RunScript, script: Script) -> None:
+    def __init__(
+        self, inner: Evaluator, run: RunScript, script: Script, watch: Watch | None = None, least_s: float = LEAST_S
+    ) -> None:
+        """For one script.
+
+        Args:
+            inner: says what the device is and can reach.
+            watch: follows `describe`, which runs the script too.
+        """
         self._inner = inner
         self._run = run
         self._script = script
+        self._watch = watch or Watch()
+        self._least_s = least_s
 
     def torch_device(self, device: str) -> TorchDevice:
         """See `Evaluator`."""
@@ -125,7 +138,7 @@ class ReportedEvaluator:
         del problem, sha256
         with _folders(1) as (folder,):
             kernel = self._script.root / self._script.kernel
-            report, _ = self._once(kernel, device, folder, 600.0, Watch())
+            report, _ = self._once(kernel, device, folder, self._least_s, self._watch)
         if report.status != "PASSED":
             raise ProblemInvalid(
                 f"{self._script.path} does not pass on {self._script.kernel} ({report.status}): {report.detail}; there "
@@ -160,6 +173,7 @@ class ReportedEvaluator:
         count = {"verify": 1, "benchmark": PAIRS, "confirm": CONFIRMING}[job.kind]
         runs: list[list[Report]] = [[], []] if paired else [[]]
         isolation: dict[str, str] = {}
+        timeout_s = max(job.timeout_s, self._least_s)
         with _folders(len(runs)) as folders:
             versions = [Path(job.candidate), Path(job.incumbent or job.candidate)][: len(runs)]
             for number in range(count):
@@ -167,7 +181,7 @@ class ReportedEvaluator:
                 for which in order:
                     watch.progress(number / count, f"run {number + 1} of {count}")
                     report, isolation = self._once(
-                        versions[which], job.device, folders[which], job.timeout_s, watch, job.workloads
+                        versions[which], job.device, folders[which], timeout_s, watch, job.workloads
                     )
                     if report.status != "PASSED":
                         return _failed(report, which, isolation)

@@ -126,7 +126,7 @@ def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> Ba
         task = planned.task.settled(space, candidates.path(sha256).parent.parent)
         test = space.relative(task.test)
         problem_sha256 = task.files[test]
-        evaluator = _evaluator(tools, task, planned.kernel)
+        evaluator = _evaluator(tools, task, planned.kernel, watch)
         subject = Subject(task.test, problem_sha256, device, config.workloads, tuple(infos))
         watch.stage(0.2, 0.4, "trying wrong kernels on the problem")
         mutants = evaluator.check_problem(task.test, problem_sha256, torch_name(device), watch)
@@ -250,7 +250,7 @@ def _place(
 
 def _describe(tools: Tools, task: Task, kernel: str, device: Device, watch: Watch) -> ProblemInfo:
     """The problem as it is declared for a device; a script is run for that, with the device held."""
-    evaluator = _evaluator(tools, task, kernel)
+    evaluator = _evaluator(tools, task, kernel, watch)
     with task.opened(tools.workspace) as (file, sha256):
         if task.trust == "measured":
             return evaluator.describe(file, sha256, torch_name(device))
@@ -258,11 +258,10 @@ def _describe(tools: Tools, task: Task, kernel: str, device: Device, watch: Watc
             return evaluator.describe(file, sha256, torch_name(device))
 
 
-def _evaluator(tools: Tools, task: Task, kernel: str) -> Evaluator:
-    root = tools.workspace.root
-    return evaluator_for(
-        tools.evaluator, tools.scripts, root, kernel, task.trust, tools.workspace.relative(task.test), task.files
-    )
+def _evaluator(tools: Tools, task: Task, kernel: str, watch: Watch) -> Evaluator:
+    space = tools.workspace
+    test = space.relative(task.test)
+    return evaluator_for(tools.evaluator, tools.scripts, space.root, kernel, task.trust, test, task.files, watch)
 
 
 def _with_versions(tools: Tools, device: Device) -> Device:

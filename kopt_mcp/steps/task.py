@@ -19,6 +19,7 @@ from kopt_mcp.problem import ProblemError
 from kopt_mcp.problems import Recognition, Unrecognised, complete, functions, recognise, source
 from kopt_mcp.problems.reading import digest_of
 from kopt_mcp.source import entry_of
+from kopt_mcp.watch import Watch
 from kopt_mcp.workspace import Workspace
 
 FILE = "problem.py"
@@ -104,6 +105,7 @@ def evaluator(
     trust: Trust,
     test: str,
     files: dict[str, str],
+    watch: Watch | None = None,
 ) -> Evaluator:
     """Who judges and times the kernel for a task.
 
@@ -114,7 +116,7 @@ def evaluator(
         return measuring
     if scripts is None:
         raise ToolUnavailable(f"{test} is a script that judges itself; this server was built without a way to run one.")
-    return ReportedEvaluator(measuring, scripts, Script(root, test, kernel, files))
+    return ReportedEvaluator(measuring, scripts, Script(root, test, kernel, files), watch)
 
 
 def _functions(space: Workspace, config: Config, kernel: Path, body: str) -> Recognition:
