@@ -141,6 +141,12 @@ def codex_by_its_file(desk: Desk) -> None:
     (desk.home / ".codex" / "config.toml").write_text(block("Codex", "toml") + approved + "\n")
 
 
+def codex_by_its_command(desk: Desk) -> None:
+    found = re.search(r"`codex (mcp add kopt [^`]*)`", README)
+    assert found is not None
+    desk.run([executable("codex"), *shlex.split(found[1])])
+
+
 def codex_by_the_plugin(desk: Desk) -> None:
     desk.run([executable("codex"), "plugin", "marketplace", "add", str(plugin(desk))])
     desk.run([executable("codex"), "plugin", "add", "kopt@kopt-mcp"])
@@ -245,9 +251,10 @@ def test_a_client_takes_a_kernel_from_the_baseline_to_a_decision(
 
 
 @pytest.mark.parametrize(
-    ("set_up", "ask"), [(claude_by_the_plugin, ask_claude), (codex_by_the_plugin, ask_codex)], ids=["claude", "codex"]
+    ("set_up", "ask"),
+    [(claude_by_the_plugin, ask_claude), (codex_by_the_plugin, ask_codex), (codex_by_its_command, ask_codex)],
 )
-def test_a_client_with_the_plugin_serves_the_project_that_it_works_in(
+def test_a_client_is_served_the_project_that_it_works_in(
     desk: Desk, set_up: Callable[[Desk], None], ask: Callable[[Desk, str], str]
 ) -> None:
     shutil.copytree(ROOT / "experiments" / FINISHED, desk.project / "experiments" / FINISHED)
