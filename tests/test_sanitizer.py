@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -53,7 +54,8 @@ while :; do
     esac
     shift 2
 done
-echo "$tool caching-off=$PYTORCH_NO_CUDA_MEMORY_CACHING" >> "$here/calls"
+[ "$PYTORCH_NO_CUDA_MEMORY_CACHING" = 1 ] || exit 3
+{ echo "$tool" >> "$here/calls"; } 2> /dev/null
 "$@" || exit 1
 sed "s,FOLDER,$PWD," "$here/says" > "$log"
 grep -q "SUMMARY: 0" "$here/says" || exit 86
@@ -106,8 +108,8 @@ def test_the_smallest_workloads_are_called_in_memory_that_ends_where_a_tensor_en
     work = job(tmp_path, f"def scale(x):\n    {exact}\n    return x * 2\n")
     (run,) = sanitize(work, Host(env={"PATH": str(stub)}))
     assert (run.tool, run.status, run.why) == ("memcheck", "passed", "")
-    assert "landlock" in run.isolation
-    assert (stub / "calls").read_text() == "memcheck caching-off=1\n"
+    assert "landlock on" in run.isolation
+    assert not (stub / "calls").exists(), "tool and target are shut in: only their own folder may be written to"
 
 
 def test_a_candidate_that_fails_under_it_without_a_finding_is_not_called_right(tmp_path: Path, stub: Path) -> None:
@@ -115,7 +117,8 @@ def test_a_candidate_that_fails_under_it_without_a_finding_is_not_called_right(t
     (run,) = sanitize(work, Host(env={"PATH": str(stub)}))
     assert run.status == "not run"
     assert run.why.startswith("the candidate failed while calling 7-fp32, without a finding: AssertionError: seven")
-    assert (stub / "calls").read_text().count("memcheck") == 2, "the sandbox might have been why: once more without it"
+    assert run.isolation.startswith("resource limits only"), "the sandbox might have been why: once more without it"
+    assert (stub / "calls").read_text() == "memcheck\n"
 
 
 def test_a_finding_names_the_candidates_own_line(tmp_path: Path, stub: Path) -> None:
@@ -134,7 +137,22 @@ def test_a_finding_names_the_candidates_own_line(tmp_path: Path, stub: Path) -> 
 
 def test_a_missing_tool_says_how_to_install_it(tmp_path: Path) -> None:
     (run,) = sanitize(job(tmp_path, EXACT), Host(env={"PATH": "/nonexistent"}, root=tmp_path))
-    assert run.words() == "memcheck not run: compute-sanitizer was not found: install the CUDA toolkit"
+    assert run.words() == (
+        "memcheck not run: compute-sanitizer was not found: install the CUDA toolkit, or "
+        "`pip install nvidia-cuda-sanitizer-api` where your torch is"
+    )
+
+
+def test_the_one_that_pip_installs_is_found_beside_the_users_torch(tmp_path: Path) -> None:
+    folder = tmp_path / "venv" / "lib" / "python3.12" / "site-packages" / "nvidia" / "cu13" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "compute-sanitizer").write_text(STUB)
+    (folder / "compute-sanitizer").chmod(0o755)
+    host = Host(env={"PATH": "/nonexistent"}, root=tmp_path)
+    launch = FakeLaunch(CLEAN)
+    sanitizer = Sanitizer(lambda: "/venv/bin/python", host, launch)  # type: ignore[arg-type]
+    (run,) = sanitizer(device=GPU, job=job(tmp_path, EXACT), workloads=INFOS, watch=Watch())
+    assert run.status == "passed"
 
 
 def test_other_devices_have_no_such_tool(tmp_path: Path) -> None:
@@ -152,11 +170,14 @@ class FakeLaunch:
         self.logs, self.failure, self.tools = list(logs), failure, []
 
     def __call__(self, argv: list[str], *, folder: Path, timeout_s: float, watch: Watch) -> Ran:
-        self.tools.append(argv[argv.index("--tool") + 1])
+        outside = folder / "outside" / "job.json"
+        command = json.loads(outside.read_text())["arguments"] if outside.exists() else argv
+        self.tools.append(command[command.index("--tool") + 1])
         log = self.logs.pop(0)
         (folder / "sanitizer.log").write_text(log)
-        inside = '"shut_in": true' in (folder / "job.json").read_text()
-        (folder / "answer.json").write_text(f'{{"stage": "done", "isolation": "{"all" if inside else "limits only"}"}}')
+        (folder / "answer.json").write_text('{"stage": "done", "isolation": "limits only"}')
+        if outside.exists():
+            (folder / "outside" / "isolation.json").write_text('{"landlock": "on"}')
         return Ran(returncode=0 if "SUMMARY: 0" in log else 1, failure=self.failure)  # type: ignore[arg-type]
 
 
@@ -215,9 +236,13 @@ def test_older_releases_write_the_place_the_other_way_round() -> None:
 
 
 def test_errors_of_a_kind_that_is_not_known_are_a_failure_all_the_same() -> None:
-    log = "========= Something new\n========= ERROR SUMMARY: 3 errors\n"
+    log = (
+        "========= COMPUTE-SANITIZER\n========= Something new\n=========     at x\n========= ERROR SUMMARY: 3 errors\n"
+    )
     run = judge("memcheck", log, DONE, Ran(returncode=86), "/tmp/x")
-    assert (run.status, run.finding) == ("failed", "3 findings of no known kind")
+    assert (run.status, run.finding) == ("failed", "Something new")
+    bare = judge("memcheck", "========= ERROR SUMMARY: 3 errors\n", DONE, Ran(returncode=86), "/tmp/x")
+    assert (bare.status, bare.finding) == ("failed", "3 findings")
 
 
 def test_a_mere_warning_of_a_race_is_no_failure() -> None:

@@ -32,8 +32,15 @@ def nvidia_profilers(host: Host) -> list[Profiler]:
     return [
         ncu(host),
         _profiler(host, "nsys", (*cuda, "/opt/nvidia/nsight-systems/*/bin"), "install Nsight Systems"),
-        _profiler(host, "compute-sanitizer", cuda, "install the CUDA toolkit"),
+        compute_sanitizer(host),
     ]
+
+
+def compute_sanitizer(host: Host, environment: str = "") -> Profiler:
+    """The CUDA toolkit's, or the one that pip installs: `environment` is the folder of the user's, e.g. a venv."""
+    installed = (f"{environment}/lib/python3*/site-packages/nvidia/cu*/bin",) if environment else ()
+    install = "install the CUDA toolkit, or `pip install nvidia-cuda-sanitizer-api` where your torch is"
+    return _profiler(host, "compute-sanitizer", (*_cuda_folders(host), *installed), install)
 
 
 def ncu(host: Host) -> Profiler:

@@ -1,24 +1,30 @@
 """compute-sanitizer on request: reads and writes outside of memory, and races on shared memory.
 
 The candidate is called once on its smallest workloads in a process of its own, each tensor in an allocation of exactly
-its size and torch's caching allocator off, which would hide what lies behind a tensor. First the whole sandbox is
-tried; where the tool cannot reach its target from inside, once more with resource limits only, and the result says so.
+its size and torch's caching allocator off, which would hide what lies behind a tensor. The tool and its target reach
+each other through an abstract socket, which is bound to a network namespace: so first both are shut in together; where
+that fails, they run once more with resource limits only, and the result says so.
 
 A finding is the candidate's fault. A pass is advice like every profile: the candidate shares a process with the tool.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from kopt_mcp import evaluator
 from kopt_mcp.evaluator.records import Job, WorkloadInfo
+from kopt_mcp.evaluator.shut_in import ISOLATION_FILE, ScriptJob
 from kopt_mcp.evaluator.target_job import TargetJob
 from kopt_mcp.models import Device, SanitizerRun
 from kopt_mcp.platforms.host import Host, Ran
-from kopt_mcp.platforms.profilers import nvidia_profilers
+from kopt_mcp.platforms.profilers import compute_sanitizer
 from kopt_mcp.profiling.process import launch, read_answer, read_text, scratch, told_text
 from kopt_mcp.profiling.request import Launch
 from kopt_mcp.watch import Watch
@@ -28,10 +34,14 @@ WORKLOADS = 2
 FOUND = 86
 """Exit status that the tool is asked for when it has found something."""
 LOG = "sanitizer.log"
+ENV = "/usr/bin/env"
 _MARK = "========= "
-_FINDING = re.compile(
-    r"(Invalid |Misaligned |Out-of-range |Error: Race |Error: Potential |Race reported |Unaligned ).*"
+_FINDING = re.compile(r"(Invalid |Potential invalid |Misaligned |Out-of-range |(?i:error): (Race|Potential) ).*")
+_OF_THE_RUN = (
+    *("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY", "Target ", "Internal ", "Warning"),
+    *("WARNING", "Error: process", "Error: Target", "Error: No "),
 )
+"""Beginnings of lines that are no finding."""
 _PLACES = (
     re.compile(r"\bat .+?\+0x[0-9a-f]+ in (?P<file>\S+?):(?P<line>\d+)\b"),
     re.compile(r"\bat 0x[0-9a-f]+ in (?P<file>\S+?):(?P<line>\d+)(:|\b)"),  # before release 2023.1
@@ -40,8 +50,8 @@ _SUMMARY = {
     "memcheck": re.compile(r"ERROR SUMMARY: (\d+) error"),
     "racecheck": re.compile(r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error"),
 }
-_RELEVANT_LINES = 30
-"""A finding's place stands right below it; a host backtrace may follow, which names lines of other files."""
+_RELEVANT_LINES = 4
+"""A finding's place stands in it or right below it; backtraces follow, which name other lines."""
 
 SanitizerTool = Literal["memcheck", "racecheck"]
 
@@ -72,7 +82,8 @@ class Sanitizer:
     def _program(self, device: Device) -> tuple[str | None, str]:
         if device.platform != "nvidia":
             return None, f"compute-sanitizer checks CUDA kernels, and this experiment runs on {device.name}"
-        found = next(p for p in nvidia_profilers(self._host) if p.name == "compute-sanitizer")
+        python = Path(self._python())
+        found = compute_sanitizer(self._host, str(python.parent.parent) if python.is_absolute() else "")
         return found.path, found.remedy
 
     def _run(
@@ -96,23 +107,53 @@ class Sanitizer:
             candidate=job.candidate,
             candidate_sha256=job.candidate_sha256,
             workloads=workloads,
-            shut_in=shut_in,
+            shut_in=False,  # if it is, then with the tool
             timeout_s=job.timeout_s,
         )
         with scratch() as folder:
-            command = [*_command(program, tool, folder), *target.command(self._python(), folder)]
+            python = self._python()
+            command = [*_command(program, tool, folder), *target.command(python, folder)]
+            if shut_in:
+                command = _shut_in(command, program, job, folder).command(python, _made(folder / "outside"))
             ran = self._launch(command, folder=folder, timeout_s=job.timeout_s, watch=watch)
-            run = judge(tool, read_text(folder / LOG), read_answer(folder), ran, str(folder))
+            answer = read_answer(folder) | _isolation(folder / "outside")
+            run = judge(tool, read_text(folder / LOG), answer, ran, str(folder))
             return run, ran.failure != "timeout"
 
 
 def _command(program: str, tool: str, folder: Path) -> list[str]:
     # The caching allocator hands out pieces of large blocks, in which nothing is out of bounds.
     return [
-        *("env", "PYTORCH_NO_CUDA_MEMORY_CACHING=1"),
+        *(ENV, "PYTORCH_NO_CUDA_MEMORY_CACHING=1"),
         *(program, "--tool", tool, "--error-exitcode", str(FOUND), "--log-file", str(folder / LOG)),
-        *("--report-api-errors", "no", "--print-limit", "10"),
+        *("--report-api-errors", "no", "--print-limit", "10", "--target-processes", "application-only"),
     ]
+
+
+def _shut_in(command: list[str], program: str, job: Job, folder: Path) -> ScriptJob:
+    """Tool and target together behind one wall: what they read are the tool, our package, the problem, the kernel."""
+    package = str(Path(evaluator.__file__).resolve().parent.parent)
+    return ScriptJob(
+        program=command[0],
+        arguments=tuple(command[1:]),
+        cwd=str(folder),
+        readable=(str(Path(program).resolve().parent.parent), package, job.problem, job.candidate),
+        writable=(str(folder),),
+        cpu_s=int(job.timeout_s * (os.cpu_count() or 1)) + 10,
+    )
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _isolation(folder: Path) -> dict[str, str]:
+    """How tool and target were shut in, if they were."""
+    with contextlib.suppress(OSError, ValueError):
+        report = json.loads((folder / ISOLATION_FILE).read_text(encoding="utf-8"))
+        return {"isolation": ", ".join(f"{name} {state}" for name, state in report.items())}
+    return {}
 
 
 def judge(tool: SanitizerTool, log: str, answer: dict[str, Any], ran: Ran, folder: str) -> SanitizerRun:
@@ -126,9 +167,8 @@ def judge(tool: SanitizerTool, log: str, answer: dict[str, Any], ran: Ran, folde
             return SanitizerRun(tool=tool, status="failed", finding=found[0][:200], place=place, isolation=isolation)
     count = next((int(m[1]) for line in lines if (m := _SUMMARY[tool].search(line))), None)
     if count:
-        return SanitizerRun(
-            tool=tool, status="failed", finding=f"{count} findings of no known kind", isolation=isolation
-        )
+        odd = next((line for line in lines if not line.startswith(_OF_THE_RUN)), f"{count} findings")
+        return SanitizerRun(tool=tool, status="failed", finding=odd[:200], isolation=isolation)
     if count == 0 and ran.returncode == 0 and answer.get("stage") == "done":
         return SanitizerRun(tool=tool, status="passed", isolation=isolation)
     return SanitizerRun(tool=tool, status="not run", why=_why(lines, answer, ran), isolation=isolation)
