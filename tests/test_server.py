@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import jsonschema
 import pytest
 from fakes import Project, kernel
 from mcp import Client
@@ -104,6 +105,38 @@ async def test_what_an_answer_holds_is_what_its_schema_lists(project: Project) -
         for tool in (await client.list_tools()).tools:
             assert tool.output_schema is not None
             assert list(tool.output_schema["properties"]) == list(ANSWERS[tool.name].model_fields)
+
+
+GOOD = {
+    "baseline": {"kernel_path": "softmax.py", "target_metric": "gbps", "workloads": ["a", "b"], "max_iterations": 3},
+    "profile": {"experiment": "softmax-1", "depth": "full"},
+    "apply_patch": {"experiment": "x", "tier": 1, "hypothesis": "h", "edits": [{"search": "a", "replace": "b"}]},
+    "log": {},
+}
+BAD = {
+    "baseline": [{"kernel": "softmax.py"}, {"target_metric": "fps"}, {"workloads": "a"}, {"max_iterations": "three"}],
+    "profile": [{}, {"experiment": "x", "depth": "deep"}, {"experiment": 3}],
+    "apply_patch": [
+        {"experiment": "x", "tier": 9, "hypothesis": "h"},
+        {"experiment": "x", "tier": 1},
+        {"experiment": "x", "tier": 1, "hypothesis": "h", "edits": [{"search": "a"}]},
+        {"experiment": "x", "tier": 1, "hypothesis": "h", "edits": [{"search": "a", "replace": "b", "all": True}]},
+    ],
+    "log": [{"experiment": ["x"]}, {"id": "x"}],
+}
+
+
+async def test_the_short_schema_of_arguments_refuses_what_the_tool_refuses(project: Project) -> None:
+    async with client_of(project) as client:
+        schemas = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
+        for tool, arguments in GOOD.items():
+            jsonschema.validate(arguments, schemas[tool])
+        for tool, attempts in BAD.items():
+            for arguments in attempts:
+                with pytest.raises(jsonschema.ValidationError):
+                    jsonschema.validate(arguments, schemas[tool])
+                text = await refusal(client, tool, **arguments)
+                assert text.startswith(tool), text
 
 
 # Hints

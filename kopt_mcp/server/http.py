@@ -31,7 +31,7 @@ MOST_BYTES = 4 << 20
 LEAST_TOKEN = 16
 """Characters; a shorter token can be guessed."""
 TOKEN_VARIABLE = "KOPT_HTTP_TOKEN"
-CLOSING_S = 3
+CLOSING_S = 1
 """How long open streams may go on after an interrupt."""
 
 
@@ -150,7 +150,7 @@ def serve(server: MCPServer[App], door: Door) -> None:
     print(f"serving MCP at http://{shown}:{port}/mcp; end with Ctrl-C.", file=sys.stderr, flush=True)
     config = uvicorn.Config(
         app(server, door),
-        log_level="warning",
+        log_level="critical",  # the SDK says itself what fails; uvicorn only adds traces of calls that the end cut off
         access_log=False,
         timeout_graceful_shutdown=CLOSING_S,
         server_header=False,
