@@ -12,7 +12,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,8 @@ class Workload:
     inputs: Mapping[str, Mapping[str, Any]]
     written: Mapping[str, Any]
     """The workload as it was written, for a trace."""
+    in_trace: bool = False
+    """Whether it was written as a trace without a result, as FlashInfer-Bench does and SOL-ExecBench does not."""
 
 
 def definition_of(path: Path) -> Definition:
@@ -199,13 +201,14 @@ def workloads_of(path: Path, definition: Definition) -> list[Workload]:
             continue
         where = f"{path.name} line {number}"
         value = json_of(path, line)
-        if isinstance(value, dict) and isinstance(value.get("workload"), dict):
+        in_trace = isinstance(value, dict) and isinstance(value.get("workload"), dict)
+        if in_trace:
             if value.get("definition") not in (None, definition.name):
                 raise ProblemError(f"{where}: field 'definition' is not {definition.name!r}; expected its workloads.")
             value = value["workload"]
         if not isinstance(value, dict):
             raise ProblemError(f"{where} is no object; expected a workload with axes and inputs.")
-        made.append(_workload(value, definition, where))
+        made.append(replace(_workload(value, definition, where), in_trace=in_trace))
     if not 0 < len(made) <= MOST_WORKLOADS:
         raise ProblemError(f"{path.name} has {len(made)} workloads; expected 1 to {MOST_WORKLOADS}.")
     return made
@@ -375,6 +378,8 @@ STATUSES = {
     "INVALID_PROBLEM": "INVALID_REFERENCE",
 }
 """Our statuses in their words; those that are left out say nothing about the solution, and leave no trace."""
+ONLY_SOL = ("REWARD_HACK", "INVALID_REFERENCE")
+"""Statuses that FlashInfer-Bench has no word for: it would refuse the trace, so that none is written."""
 
 
 def trace_of(
@@ -393,6 +398,8 @@ def trace_of(
             incumbent.
     """
     status = STATUSES.get(result["status"])
+    if workload.in_trace and status in ONLY_SOL:
+        status = None
     timing, incumbent = result.get("timing"), result.get("incumbent")
     if status is None or (status == "PASSED" and (timing is None or incumbent is None)):
         return None
