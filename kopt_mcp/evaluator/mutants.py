@@ -17,7 +17,7 @@ from kopt_mcp.evaluator.compare import BadReference
 from kopt_mcp.evaluator.inputs import draw
 from kopt_mcp.evaluator.records import Mutant
 from kopt_mcp.evaluator.reference import expected_outputs, judge_all, outputs_of
-from kopt_mcp.problem import Case, Problem
+from kopt_mcp.problem import Case, Problem, Spec
 
 _SEED = 20_260_101
 Outputs = list[torch.Tensor]
@@ -52,7 +52,7 @@ def check(problem: Problem, cases: list[Case], device: str) -> list[Mutant]:
             raise BadReference(f"workload {case.workload.name!r}: {error} on normally distributed inputs") from error
         right = _reference(problem, case, _SEED, device)
         for name, wrong in _mutants(problem, case, device, right):
-            if name not in open_mutants or (_same(wrong, right) and not _stale(name, right)):
+            if name not in open_mutants or (_same(wrong, right) and not _stale(name, case, right)):
                 continue
             changed.add(name)
             verdict = judge_all(wrong, expected)
@@ -133,9 +133,10 @@ def _filled_with_mean(tensor: torch.Tensor) -> torch.Tensor:
     return torch.full_like(tensor, tensor.double().mean().item()) if tensor.numel() else tensor.clone()
 
 
-def _stale(name: str, right: Outputs) -> bool:
-    """Whether outputs that are the same after all say something: those of two seeds must differ."""
-    return name == "stale output" and any(t.numel() for t in right)
+def _stale(name: str, case: Case, right: Outputs) -> bool:
+    """Whether outputs that are the same say something: those of two seeds must differ, where inputs do."""
+    drawn = any(isinstance(i, Spec) and i.kind != "literal" for i in case.inputs)
+    return name == "stale output" and drawn and any(t.numel() for t in right)
 
 
 def _same(a: Outputs, b: Outputs) -> bool:
