@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kopt_mcp import problems
 from kopt_mcp.problem import ProblemError
@@ -175,6 +180,41 @@ def test_a_name_cannot_write_code_into_the_problem_file(tmp_path: Path) -> None:
 def test_a_task_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match=r"gone\.py cannot be read"):
         opened(str(tmp_path / "p.py"), format="problem", path="gone.py", files={"gone.py": "0" * 64})
+
+
+NAMES = ("test_x.py", "kernel.py", "task.yml", "task.yaml", "reference.py", "definition.json", "workload.jsonl")
+NAMES += ("solution.json", "x.json", "x.cu", "x")
+PIECES = (
+    "PROBLEM = 1\n", "import json\n'--json correctness'\n", "'--json'\n'correctness'\n", "class Model:\n    pass\n",
+    "class Model(nn.Module):\n    def forward(self, x): return x\n", "def get_inputs(): return []\n",
+    "def get_init_inputs(): return []\n", "get_inputs = 3\n", "KERNEL_TYPE = 'softmax'\n", "KERNEL_TYPE = f()\n",
+    "def kernel_fn(x): return x\n", "class ModelNew: pass\n", "def custom_kernel(data): return data\n",
+    "def ref_kernel(data): return data\n", "def generate_input(**k): pass\n", "check_implementation = 1\n",
+    "files:\n  - {name: reference.py, source: reference.py}\n", "lang: py\n", "tests:\n  - {n: 1, seed: 2}\n",
+    "benchmarks: 7\n", "a: &a [*a]\n", "a: &b [1]\nc: [*b, *b]\n", "? [x]\n", "!!python/object:os.system [x]\n",
+    "- " * 50 + "\n", '{"name": "x", "axes": {}, "inputs": {}, "outputs": {}, "reference": "def run(): pass"}\n',
+    '{"name": 3}\n', '{"axes": []}\n', "[]\n", "null\n", '{"definition": "x", "workload": {}}\n', '"' * 3, "{" * 9,
+    "\0", "\udcff", "\r", "'" * 3, "#\n", "\\\n", "async def get_inputs(): pass\n", "9" * 20 + "\n", "\u2028", "\ufeff",
+)  # fmt: skip
+"""What the formats look for, in the right shape and in wrong ones."""
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.lists(st.sampled_from(PIECES), max_size=6)), max_size=4))
+@settings(max_examples=300)
+def test_whatever_lies_in_a_folder_is_recognised_or_refused_and_never_crashes_or_runs(files: list[Any]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, pieces in files:
+            (folder / file).write_bytes("".join(pieces).encode(errors="surrogateescape"))
+        for path in (folder, *(folder / file for file, _ in files)):
+            for told in (None, *problems.FORMATS):
+                try:
+                    found = recognise(path, told)
+                except ProblemError:
+                    continue
+                assert found.format in problems.FORMATS
+                assert set(found.files) <= set(folder.iterdir()), "a task is made of files that are there"
+                json.dumps(dict(found.options))
 
 
 def test_recognising_loads_neither_torch_nor_yaml_nor_the_task(tmp_path: Path) -> None:
