@@ -64,6 +64,8 @@ def section(state: Experiment) -> str:
         f"- Kernel: {_cell(setup.kernel)}",
         "- Correctness: PASS",
         *([f"- Trust: reported ({WORD})"] if setup.trust == "reported" else []),
+        *(["- Problem: unreviewed (git did not have it as it was)"] if setup.problem_review == "unreviewed" else []),
+        *([f"- Problem lets pass: {_cell(', '.join(setup.weaknesses))}"] if setup.weaknesses else []),
         f"- {unit}: {setup.measurement.value:.1f}",
         f"- Target: {show(setup.target_value, setup.target_metric)} ({_source(state)})",
         f"- Gap: {show(missing, setup.target_metric)} ({100 * missing / setup.target_value:.1f}%)",

@@ -147,6 +147,9 @@ def test_a_refused_weakness_names_its_line_and_every_result_carries_an_accepted_
     assert "accepts mean, off by one" in timed.certificate
     assert project.loop.decide(name).weaknesses == ("mean", "off by one")
     assert project.loop.log(name).weaknesses == ("mean", "off by one")
+    log = (project.root / "experiments" / "README.md").read_text()
+    assert "- Problem lets pass: mean, off by one\n" in log
+    assert "- Problem: unreviewed (" in log
 
 
 # A person who is asked
