@@ -430,6 +430,39 @@ async def test_cancelling_a_call_ends_its_work_and_leaves_the_experiment_where_i
         assert said(await client.call_tool("verify", {"experiment": name}))["correct"] is True
 
 
+async def test_a_call_that_is_given_up_in_the_queue_never_begins_and_reading_passes_the_queue_by(
+    project: Project,
+) -> None:
+    name = project.diagnosed()
+    project.patch(name, kernel(1.5))
+    started, release = threading.Event(), threading.Event()
+
+    def hang(job: Any, watch: Any) -> None:
+        started.set()
+        assert release.wait(60)
+
+    project.evaluator.before = hang
+    answers: list[Any] = []
+    async with Client(create_server(project, most_steps=1)) as client:
+
+        async def verify() -> None:
+            answers.append(await client.call_tool("verify", {"experiment": name}))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(verify)
+            await anyio.to_thread.run_sync(started.wait)
+            queued = anyio.create_task_group()
+            async with queued:
+                queued.start_soon(client.call_tool, "baseline", {"kernel_path": "softmax.py", **TARGET})
+                for _ in range(3):
+                    assert said(await client.call_tool("log", {"experiment": name}))["phase"] == "patched"
+                queued.cancel_scope.cancel()
+            release.set()
+        assert said(answers[0])["correct"] is True
+        assert len(said(await client.call_tool("log"))["experiments"]) == 1
+        assert [job.kind for job in project.evaluator.jobs].count("verify") == 2  # of the baseline, and this one
+
+
 # The real thing, over stdio
 
 

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 from mcp import Client
 from mcp.server import MCPServer
 from mcp.types import TextContent
@@ -30,6 +31,7 @@ from kopt_mcp.server.tools import HINTS, all_tools
 
 __all__ = ["INSTRUCTIONS", "Workplace", "call_tool", "create_server"]
 
+MOST_STEPS = 32
 INSTRUCTIONS = """\
 kopt-mcp makes a GPU or CPU kernel faster, one guarded step at a time. You decide what to try; the server decides what \
 is true: whether the kernel is right, how fast it is, and whether a change may stay.
@@ -47,16 +49,17 @@ Numbers: times are medians with caches cold, the candidate timed in turns with t
 the noise is NEUTRAL and is taken back. Report numbers to the user as they stand in the answers, with their interval."""
 
 
-def create_server(place: Workplace, *, ask_before_patch: bool = False) -> MCPServer[App]:
+def create_server(place: Workplace, *, ask_before_patch: bool = False, most_steps: int = MOST_STEPS) -> MCPServer[App]:
     """The MCP server for one project.
 
     Args:
         ask_before_patch: see `tools.all_tools`.
+        most_steps: see `App.steps`.
     """
 
     @asynccontextmanager
     async def lifespan(_: MCPServer[App]) -> AsyncIterator[App]:
-        yield App(place)
+        yield App(place, anyio.CapacityLimiter(most_steps))
 
     server = MCPServer(
         "kopt-mcp",

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import anyio
+
 if TYPE_CHECKING:
     from kopt_mcp.loop import Loop
 
@@ -26,3 +28,5 @@ class App:
     """What a request may need besides the tools: the lifespan's context."""
 
     place: Workplace
+    steps: anyio.CapacityLimiter
+    """How many steps may run or wait at once; the rest queue up, and what only reads passes them by."""

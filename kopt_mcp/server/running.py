@@ -27,18 +27,27 @@ SAME_AGAIN_S = 5.0
 
 
 async def run(
-    ctx: Context, step: Callable[[Watch], R], beside: Callable[[R], Sequence[ContentBlock]] = lambda result: ()
+    ctx: Context[Any, Any],
+    step: Callable[[Watch], R],
+    beside: Callable[[R], Sequence[ContentBlock]] = lambda result: (),
+    *,
+    reads_only: bool = False,
 ) -> CallToolResult:
     """Run one step in a worker thread; when the call is cancelled, end what it started and wait until it has ended.
 
     Args:
         beside: what goes with the result for clients that show it; see `answers.success`.
+        reads_only: it waits for no device, and must not wait behind steps that do.
     """
+    limiter = None if reads_only else ctx.request_context.lifespan_context.steps
     news, told = anyio.create_memory_object_stream[tuple[float, str]](16)
     watch = Watch(_Progress(news.send_nowait).report)
     ended = threading.Event()
+    begun = threading.Lock()  # whoever takes it first has decided: the step runs, or it never does
 
     def work() -> CallToolResult:
+        if not begun.acquire(blocking=False):
+            return failure("Cancelled", "the call was cancelled before anything ran.")
         try:
             result = step(watch)
             return success(result, beside(result))
@@ -54,11 +63,11 @@ async def run(
         tasks.start_soon(_tell, ctx, told)
         try:
             with news:
-                return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+                return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
         except anyio.get_cancelled_exc_class():
             watch.cancel()
             with anyio.CancelScope(shield=True):
-                while not ended.is_set():
+                while not begun.acquire(blocking=False) and not ended.is_set():
                     await anyio.sleep(0.01)
             raise
     raise AssertionError("the group swallows nothing")

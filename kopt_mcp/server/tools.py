@@ -54,7 +54,7 @@ class Tools:
 
         Architecture, memory, caches, clocks, nominal peaks and their source, and which profilers may be used.
         """
-        return await run(ctx, lambda watch: self._place.loop.detect_gpu())
+        return await run(ctx, lambda watch: self._place.loop.detect_gpu(), reads_only=True)
 
     async def baseline(
         self,
@@ -247,7 +247,7 @@ class Tools:
         if read is not None:
             return await documents.answer(ctx, read, alone=experiment is None and query is None and not chart)
         beside = partial(pictures.of_log, self._pictures) if chart else lambda result: ()
-        return await run(ctx, lambda watch: self._place.loop.log(experiment, query), beside)
+        return await run(ctx, lambda watch: self._place.loop.log(experiment, query), beside, reads_only=True)
 
 
 def _accepted(answer: ElicitationResult[Acceptance]) -> bool:
