@@ -64,12 +64,12 @@ def section(state: Experiment) -> str:
         f"- Kernel: {_cell(setup.kernel)}",
         "- Correctness: PASS",
         *([f"- Trust: reported ({WORD})"] if setup.trust == "reported" else []),
-        *(["- Problem: unreviewed (git did not have it as it was)"] if setup.problem_review == "unreviewed" else []),
-        *([f"- Problem lets pass: {_cell(', '.join(setup.weaknesses))}"] if setup.weaknesses else []),
         f"- {unit}: {setup.measurement.value:.1f}",
         f"- Target: {show(setup.target_value, setup.target_metric)} ({_source(state)})",
         f"- Gap: {show(missing, setup.target_metric)} ({100 * missing / setup.target_value:.1f}%)",
         f"- Noise: {100 * setup.floor:.1f}%",
+        *(["- Problem: unreviewed (git did not have it as it was)"] if setup.problem_review == "unreviewed" else []),
+        *([f"- Problem lets pass: {_cell(', '.join(setup.weaknesses))}"] if setup.weaknesses else []),
     ]
     title = f"## Optimization: {_cell(setup.problem.name)} on {_cell(setup.device.name)}"
     notes = [f"- Iteration {i.patch.iteration}: {_cell(note)}" for i in state.iterations if (note := _note(i))]
