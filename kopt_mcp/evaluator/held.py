@@ -10,25 +10,23 @@ What an empty function takes that way is measured with a function of our own and
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import secrets
 import time
-from functools import cache
 from random import Random
 from typing import Any
 
 import torch
 
 from kopt_mcp import stats
-from kopt_mcp.evaluator.answers import is_sizes
 from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Timed
 from kopt_mcp.evaluator.candidate import COUNT, FAILED, PLACE, TOKEN_BYTES
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.inputs import GUARD, Guarded, draw
 from kopt_mcp.evaluator.process import CandidateProcess
 from kopt_mcp.evaluator.shared import INPUTS_AT, SharedMemory
+from kopt_mcp.evaluator.snapshots import ReadMemory, memory_of, rebuilt
 from kopt_mcp.evaluator.timing import WallClock
 from kopt_mcp.problem import Case, Problem
 
@@ -48,8 +46,17 @@ class Held:
 
     together = False
 
-    def __init__(self, problem: Problem, case: Case, evictor: WallClock, empty_us: float, rng: Random) -> None:
-        self._problem, self._case, self._evictor = problem, case, evictor
+    def __init__(
+        self,
+        problem: Problem,
+        case: Case,
+        evictor: WallClock,
+        empty_us: float,
+        rng: Random,
+        read: ReadMemory = memory_of,
+    ) -> None:
+        """`empty_us` is subtracted from every time; `read` reads another process's memory."""
+        self._problem, self._case, self._evictor, self._read = problem, case, evictor, read
         self._empty_us, self._random = empty_us, rng
         self._outputs: list[dict[str, Any]] = []
         self._slot = 0
@@ -103,14 +110,14 @@ class Held:
         memory: list[torch.Tensor] | None = None
         mutated: list[torch.Tensor] = []
         if look:
-            memory = call.memory(4 * sum(o["bytes"] for o in self._outputs) + _SLACK)
+            memory = call.memory(4 * sum(o["bytes"] for o in self._outputs) + _SLACK, self._read)
             mutated = [laid.now(i) for i in self._problem.mutates]
             call.resume()
         described = process.answer("timed")["outputs"]
         laid.require_unchanged({*self._problem.mutates, *self._problem.scratch})
         outputs = None
         if look:
-            returned = process.outputs(process.ask("hand_over")) if memory is None else _rebuilt(memory, described)
+            returned = process.outputs(process.ask("hand_over")) if memory is None else rebuilt(memory, described)
             outputs = [*mutated, *returned]
         wall_us = (time.perf_counter() - begin) * 1e6
         return Timed(max(us - self._empty_us, RESOLUTION_US), wall_us, seed, outputs)
@@ -199,7 +206,7 @@ class _Call:
         """Let it go on after a look."""
         self._process.turn.release(self._pid, self._strays)
 
-    def memory(self, most: int) -> list[torch.Tensor] | None:
+    def memory(self, most: int, read: ReadMemory) -> list[torch.Tensor] | None:
         """The bytes of each output, read out of the stopped process; None where the system does not let us.
 
         Raises:
@@ -208,68 +215,12 @@ class _Call:
         if sum(size for _, size in self._places) > most:
             raise Fault("INCORRECT_SHAPE", "the outputs are larger than expected")
         try:
-            return [_bytes_of(self._process.runner.main_pid, address, size) for address, size in self._places]
+            return [read(self._process.runner.main_pid, address, size) for address, size in self._places]
         except OSError as error:
             if error.errno == errno.EFAULT:
                 raise Fault("CHEATED", "the candidate's process says that an output lies where nothing is") from None
             self._process.isolation["snapshots"] = f"off: {os.strerror(error.errno or 0)}"
             return None
-
-
-class _Piece(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
-
-
-def _bytes_of(pid: int, address: int, size: int) -> torch.Tensor:
-    """A copy of another process's memory.
-
-    Raises:
-        OSError: EFAULT where there is none; another error where it may not be read, or cannot be on this system.
-    """
-    copy = torch.empty(size, dtype=torch.uint8)
-    done = 0
-    while done < size:
-        here, there = _Piece(copy.data_ptr() + done, size - done), _Piece(address + done, size - done)
-        try:
-            count = _libc().process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
-        except AttributeError:
-            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
-        if count <= 0:
-            code = ctypes.get_errno() if count < 0 else errno.EFAULT
-            raise OSError(code, os.strerror(code))
-        done += count
-    return copy
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.process_vm_readv.restype = ctypes.c_ssize_t
-    return libc
-
-
-def _rebuilt(memory: list[torch.Tensor], described: list[Any]) -> list[torch.Tensor]:
-    """The outputs, from their bytes and from what the runner says of their shapes.
-
-    Raises:
-        Fault: the two do not fit.
-    """
-    if len(memory) != len(described):
-        raise Fault("CHEATED", "the candidate's process described other outputs than it returned")
-    return [_shaped(data, meta) for data, meta in zip(memory, described, strict=True)]
-
-
-def _shaped(data: torch.Tensor, meta: Any) -> torch.Tensor:
-    if not isinstance(meta, dict) or not is_sizes(meta.get("shape")) or not is_sizes(meta.get("strides")):
-        raise Fault("CHEATED", "the runner described an output that is none")
-    shape, strides = meta["shape"], meta["strides"]
-    dtype = getattr(torch, str(meta.get("dtype")), None)
-    if not isinstance(dtype, torch.dtype) or len(shape) != len(strides):
-        raise Fault("CHEATED", "the runner described an output that is none")
-    last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else -1
-    if (last + 1) * dtype.itemsize != data.numel():
-        raise Fault("CHEATED", "the runner described an output whose size does not match its shape")
-    return data.view(dtype).as_strided(shape, strides)
 
 
 def _room(buffer: torch.Tensor) -> int:

@@ -1,0 +1,154 @@
+"""The clock in the harness: inputs that come with the word to go on, outputs that are read out of the stopped process."""
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterator
+from hashlib import sha256
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from evaluating import PROBLEMS
+
+from kopt_mcp.evaluator.arms import Arm, Timed
+from kopt_mcp.evaluator.faults import Fault
+from kopt_mcp.evaluator.harness import load_problem
+from kopt_mcp.evaluator.held import Held
+from kopt_mcp.evaluator.inputs import draw
+from kopt_mcp.evaluator.process import CandidateProcess, Source
+from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all
+from kopt_mcp.evaluator.runners import Place
+from kopt_mcp.evaluator.snapshots import memory_of, rebuilt
+from kopt_mcp.evaluator.timing import WallClock
+from kopt_mcp.evaluator.zygote import Zygote
+from kopt_mcp.problem import Make, Problem, Spec, Workload
+
+FILE = PROBLEMS / "softmax.py"
+SOFTMAX: Problem = load_problem(FILE.read_bytes(), str(FILE))
+SMALL = SOFTMAX.case(SOFTMAX.workloads[1])
+EVICTOR = WallClock(1 << 16)
+
+
+def add_one(make: Make, n: int) -> list[Spec | int]:
+    return [make.normal(n), n]
+
+
+IN_PLACE = Problem(
+    name="add_one",
+    reference=lambda x, n: x.add_(1.0) and None,
+    inputs=add_one,
+    workloads=[Workload({"n": 100})],
+    bytes="8 * n",
+    flops="n",
+    bound="memory",
+    mutates=(0,),
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    made = Place(
+        Zygote("cpu", fork=False), tmp_path_factory.mktemp("place"), "cpu", 1 << 20, tmp_path_factory.mktemp("c")
+    )
+    yield made
+    made.spares.close()
+    made.zygote.close()
+
+
+def timed(
+    place: Place, body: str, problem: Problem = SOFTMAX, read: Any = memory_of, seed: int = 5
+) -> tuple[Timed, Any]:
+    """One looked-at call of a candidate, and its process."""
+    text = f"import torch\ndef {problem.entry}(x, *rest):\n    {body}\n".encode()
+    case = SMALL if problem is SOFTMAX else problem.case(problem.workloads[0])
+    sampler = Held(problem, case, EVICTOR, 0.0, Random(0), read)
+    sampler.expect(describe_outputs(expected_outputs(problem, case, seed, "cpu")))
+    with CandidateProcess(place, problem, Source(text, sha256(text).hexdigest(), ".py"), 20.0).start() as process:
+        sampler.wake_up(Arm(process), 1)
+        return sampler.one(Arm(process), seed, "normal"), process
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return torch.softmax(x, dim=-1)",
+        "return [torch.softmax(x, dim=-1)]",
+        "return torch.softmax(x, dim=-1).t().contiguous().t()",
+        "return torch.softmax(torch.cat([x, x]), dim=-1)[: len(x)]",
+    ],
+)
+def test_the_outputs_are_those_of_the_call_however_they_lie(place: Place, body: str) -> None:
+    made, _ = timed(place, body)
+    assert made.outputs is not None
+    assert judge_all(made.outputs, expected_outputs(SOFTMAX, SMALL, 5, "cpu")).status == "PASSED"
+    assert 0 < made.us < made.wall_us
+
+
+def test_an_output_that_may_not_be_read_is_asked_for(place: Place) -> None:
+    def refuse(pid: int, address: int, size: int) -> torch.Tensor:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    made, process = timed(place, "return torch.softmax(x, dim=-1)", read=refuse)
+    assert made.outputs is not None
+    assert judge_all(made.outputs, expected_outputs(SOFTMAX, SMALL, 5, "cpu")).status == "PASSED"
+    assert process.isolation["snapshots"] == "off: Operation not permitted"
+
+
+def test_an_input_that_is_updated_in_place_is_the_first_output(place: Place) -> None:
+    made, _ = timed(place, "x.add_(1.0)", IN_PLACE)
+    (x, _) = draw(IN_PLACE.case(IN_PLACE.workloads[0]).inputs, [], 5, "cpu").args
+    assert made.outputs is not None
+    assert torch.equal(made.outputs[0], x + 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ("out = torch.softmax(x, -1); x.zero_(); return out", "INCORRECT_NUMERICAL", "changed its input 0"),
+        (
+            "import ctypes; ctypes.memset(x.data_ptr() - 1, 0, 1); return torch.softmax(x, -1)",
+            "INCORRECT_NUMERICAL",
+            "or memory beside it",
+        ),
+        ("return x", "INCORRECT_NUMERICAL", "shares the memory of an input"),
+        ("return torch.zeros(1 << 24)", "INCORRECT_SHAPE", "larger than expected"),
+        ("return [x.clone()] * 65", "CHEATED", "gave an answer to 'timed' that is none"),
+        ("return 7", "INCORRECT_SHAPE", "is a int, expected a tensor"),
+        ("raise KeyError('k')", "RUNTIME_ERROR", "KeyError"),
+        ("import os; os._exit(3)", "RUNTIME_ERROR", "exited with code 3 during 'timed'"),
+    ],
+)
+def test_what_a_timed_call_may_not_do_is_seen(place: Place, body: str, status: str, words: str) -> None:
+    with pytest.raises(Fault, match=words) as caught:
+        timed(place, body)
+    assert caught.value.status == status
+
+
+def test_memory_is_read_where_there_is_some() -> None:
+    here = ctypes.create_string_buffer(b"some bytes")
+    assert bytes(memory_of(os.getpid(), ctypes.addressof(here), 4).tolist()) == b"some"
+    with pytest.raises(OSError, match="Bad address"):
+        memory_of(os.getpid(), 16, 4)
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        None,
+        {"shape": [2, 2], "dtype": "float32"},
+        {"shape": [2, 2], "strides": [2, 1], "dtype": "float16"},
+        {"shape": [2, 2], "strides": [2], "dtype": "float32"},
+        {"shape": [2, 2], "strides": [1 << 40, 1], "dtype": "float32"},
+        {"shape": [-2, 2], "strides": [2, 1], "dtype": "float32"},
+        {"shape": [2, 2], "strides": [2, 1], "dtype": "nn"},
+        {"shape": [2, 2], "strides": [2, 1], "dtype": "float64"},
+    ],
+)
+def test_a_description_that_does_not_fit_the_bytes_is_a_lie(meta: Any) -> None:
+    with pytest.raises(Fault) as caught:
+        rebuilt([torch.zeros(16, dtype=torch.uint8)], [meta])
+    assert caught.value.status == "CHEATED"
+    with pytest.raises(Fault, match="other outputs than it returned"):
+        rebuilt([], [meta])

@@ -1,0 +1,109 @@
+"""Whose turn it is: who runs, who is stopped, and what becomes of processes that somebody left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kopt_mcp.evaluator.turns import Turn
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells who is stopped")
+
+PARENT = """
+import os, signal, sys
+def child():
+    if (pid := os.fork()) == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.pause()
+        signal.pause()
+    return pid
+print(*[child() for _ in range(int(sys.argv[1]))], flush=True)
+signal.pause()
+"""
+"""Stands for a zygote: children with a child each."""
+
+
+@pytest.fixture
+def family() -> Iterator[tuple[int, list[int]]]:
+    """A process with three children, each the leader of its own group with one child."""
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, "3"], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    children = [int(p) for p in parent.stdout.readline().split()]
+    while not all(below(p) for p in children):
+        pass
+    yield parent.pid, children
+    for pid in children:
+        os.killpg(pid, signal.SIGKILL)
+    parent.stdout.close()
+    parent.kill()
+    parent.wait()
+
+
+def below(pid: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def state(pid: int) -> str:
+    """T when it is stopped; the kernel may need a moment to get there."""
+    for _ in range(10_000):
+        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if letter != "R":
+            return letter
+    return "R"
+
+
+def test_taking_a_turn_stops_the_others_with_all_that_they_started(family: tuple[int, list[int]]) -> None:
+    zygote, (one, two, orphan) = family
+    turn = Turn(zygote)
+    turn.began(one)
+    turn.began(two)
+    assert turn.take(one)
+    assert not turn.take(one), "it was its turn already"
+    assert [state(p) for p in (one, *below(one))] == ["S", "S"]
+    assert [state(p) for p in (two, *below(two))] == ["T", "T"]
+    assert state(orphan) == "T", "what is no runner is somebody's leftover"
+    assert turn.take(two)
+    assert [state(p) for p in (one, two, *below(two))] == ["T", "S", "S"]
+
+
+def test_an_orphan_that_was_woken_is_stopped_again(family: tuple[int, list[int]]) -> None:
+    zygote, (one, two, orphan) = family
+    turn = Turn(zygote)
+    turn.began(one)
+    turn.began(two)
+    turn.take(one)
+    os.kill(orphan, signal.SIGCONT)
+    turn.take(two)
+    assert state(orphan) == "T"
+
+
+def test_shared_turns_run_side_by_side(family: tuple[int, list[int]]) -> None:
+    zygote, (one, two, _) = family
+    turn = Turn(zygote)
+    turn.began(one)
+    turn.began(two)
+    turn.take(one)
+    turn.share(two)
+    assert [state(one), state(two)] == ["S", "S"]
+    turn.ended(two)
+    assert not turn.take(one), "the other one is gone"
+
+
+def test_frozen_means_all_and_released_means_one(family: tuple[int, list[int]]) -> None:
+    zygote, (one, two, _) = family
+    turn = Turn(zygote)
+    turn.began(one)
+    turn.began(two)
+    strays = turn.freeze(one)
+    everybody = [one, *below(one), two, *below(two)]
+    assert {state(p) for p in everybody} == {"T"}
+    assert strays == []
+    turn.release(one, strays)
+    assert [state(p) for p in everybody] == ["S", "S", "T", "T"]
+    turn.halt(one)
+    assert state(one) == "T"
