@@ -132,9 +132,9 @@ class Clock:
         self.now += seconds
 
 
-def observed(sensor: StubSensor, blocks: int = 2) -> DeviceState:
+def observed(sensor: StubSensor, blocks: int = 2, other: str = f"name{OTHER}") -> DeviceState:
     clock = Clock()
-    observer = GpuObserver(sensor, lambda: {ME}, clock, clock.sleep, lambda pid: f"name{pid}")
+    observer = GpuObserver(sensor, lambda: {ME}, clock, clock.sleep, lambda pid: other)
     observer.begin()
     observer.before()
     for _ in range(blocks):
@@ -198,6 +198,12 @@ def test_where_processes_are_not_visible_the_result_says_why_and_nobody_is_accus
     assert state.processes.startswith("not visible: ")
     assert why in state.processes
     assert state.others == ()
+
+
+def test_work_in_the_name_of_the_multi_process_service_is_nobodys() -> None:
+    sensor = StubSensor(listed={ME: 1, OTHER: 1}, shares=[{OTHER: 90}])
+    state = observed(sensor, other="nvidia-cuda-mps")
+    assert state.processes == "not visible: the multi-process service works in everybody's name"
 
 
 def test_a_device_that_works_though_nothing_of_ours_runs_is_busy_where_nobody_can_be_named() -> None:

@@ -29,6 +29,7 @@ SETTLE_S = 1.5
 SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 """Reasons for a lowered clock that somebody should do something about; a power limit is part of a device."""
 
+_MPS = "nvidia-cuda-mps"
 _POLL_S = 0.1
 _NOT_OURS = "this process itself is not in the driver's list (a container, or another process namespace)"
 
@@ -145,6 +146,8 @@ class GpuObserver:
         seen = self._sensor.processes()
         if seen is None:
             return "not visible: the driver does not list processes here"
+        if any(self._name_of(pid).startswith(_MPS) for pid in seen):
+            return "not visible: the multi-process service works in everybody's name"
         # What does not even show us shows nobody, or under numbers of another namespace.
         return "" if os.getpid() in seen else f"not visible: {_NOT_OURS}"
 
