@@ -15,9 +15,9 @@ import pytest
 from evaluating import CHEATS, PROBLEMS, digest
 
 from kopt_mcp.evaluator.device_state import CpuObserver, GpuObserver, Observers, notes
+from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.harness import Harness
 from kopt_mcp.evaluator.nvml import Nvml
-from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.records import Ceilings, DeviceState, Evaluation, Job, OtherProcess, Reading
 
 STUB = Path(__file__).parent / "data" / "nvml" / "stub.c"
