@@ -18,9 +18,10 @@ from mcp.types import BlobResourceContents, ImageContent, TextContent, TextResou
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
 
-from kopt_mcp.errors import InputRefused, KoptError, ToolUnavailable
+from kopt_mcp.errors import Cancelled, InputRefused, KoptError, ToolUnavailable
 from kopt_mcp.server import create_server
 from kopt_mcp.server.pictures import APP, Pictures, app
+from kopt_mcp.watch import Watch
 
 PNG = b"\x89PNG"
 
@@ -98,6 +99,16 @@ def test_what_was_drawn_is_kept_until_the_journal_has_grown(project: Project) ->
     assert pictures.draw(name, "view") is first
     project.patch(name, fakes.kernel(1.5), hypothesis="half the loads")
     assert b"half the loads" in pictures.draw(name, "view")
+
+
+def test_a_call_that_is_given_up_ends_the_process_that_draws(project: Project) -> None:
+    name = project.baseline().experiment
+    watch = Watch()
+    watch.cancel()
+    pictures = Pictures(project.root)
+    with pytest.raises(Cancelled):
+        pictures.draw(name, "progress", watch)
+    assert pictures.draw(name, "progress").startswith(PNG)
 
 
 def test_no_module_of_the_project_is_run_by_the_process_that_draws(

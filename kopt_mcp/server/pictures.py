@@ -27,9 +27,10 @@ from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 from mcp.types import ImageContent
 
 from kopt_mcp import __version__
-from kopt_mcp.errors import GuardRefused, InputRefused, KoptError, ToolUnavailable
+from kopt_mcp.errors import Cancelled, GuardRefused, InputRefused, KoptError, ToolUnavailable
 from kopt_mcp.results import LogResult
 from kopt_mcp.server.place import App, Workplace
+from kopt_mcp.watch import Watch
 
 APP = "ui://kopt/experiment"
 META = {"ui": {"resourceUri": APP}}
@@ -66,42 +67,54 @@ class Pictures:
         found = journal.stat()
         return f"{found.st_size}-{found.st_mtime_ns}"
 
-    def draw(self, experiment: str, part: str) -> bytes:
+    def draw(self, experiment: str, part: str, watch: Watch | None = None) -> bytes:
         """One part of `kopt-mcp report --print`.
 
         Raises:
             InputRefused: there is no such experiment.
             ToolUnavailable: it could not be drawn; the text says why, and what to install if that is it.
+            Cancelled: the watch was cancelled; the process that drew has been ended.
         """
+        watch = watch or Watch()
         tag = self.tag(experiment)
-        with self._one_at_a_time:
+        while not self._one_at_a_time.acquire(timeout=0.2):
+            _go_on(watch)
+        try:
             kept = self._kept.get((experiment, part))
             if kept is None or kept[0] != tag:
-                kept = self._kept[experiment, part] = tag, self._drawn(experiment, part)
+                kept = self._kept[experiment, part] = tag, self._drawn(experiment, part, watch)
+        finally:
+            self._one_at_a_time.release()
         return kept[1]
 
-    def _drawn(self, experiment: str, part: str) -> bytes:
+    def _drawn(self, experiment: str, part: str, watch: Watch) -> bytes:
         # -P: nothing in the folder that the server happens to stand in is taken for a module of ours.
         command = ["nice", "-n", "19", sys.executable, "-P", "-m", "kopt_mcp", "--root", str(self._root)]
         command += ["report", experiment, "--print", part]
+        pipe = subprocess.PIPE
         try:
-            done = subprocess.run(
-                command, capture_output=True, check=False, timeout=LONGEST_S, stdin=subprocess.DEVNULL
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+            with process, watch.ending(process.kill):
+                late = threading.Timer(LONGEST_S, process.kill)
+                late.start()
+                out, err = process.communicate()
+                late.cancel()
+        except OSError as error:
+            raise ToolUnavailable(f"nothing can be drawn here: {error}; read the log without a picture.") from error
+        _go_on(watch)
+        if process.returncode != 0:
+            why = err.decode(errors="replace").strip()[-1000:]
             raise ToolUnavailable(
-                f"the {part} of {experiment!r} could not be drawn: {error}; call log without it."
-            ) from error
-        if done.returncode != 0:
-            raise ToolUnavailable(done.stderr.decode(errors="replace").strip()[-1000:])
-        return done.stdout
+                why or f"the {part} of {experiment!r} was not drawn within {LONGEST_S} s; call again."
+            )
+        return out
 
 
-def of_log(pictures: Pictures, result: LogResult) -> list[ImageContent]:
+def of_log(pictures: Pictures, result: LogResult, watch: Watch) -> list[ImageContent]:
     """The progress chart of the experiment that the log is of."""
     if result.experiment is None:
         raise InputRefused("chart is of one experiment and none was named; give experiment, as log alone lists them.")
-    data = base64.b64encode(pictures.draw(result.experiment, "progress")).decode()
+    data = base64.b64encode(pictures.draw(result.experiment, "progress", watch)).decode()
     return [ImageContent(type="image", data=data, mime_type="image/png")]
 
 
@@ -154,3 +167,8 @@ def _reading(made: Callable[[str], bytes], *, as_text: bool) -> Callable[[str], 
         return data.decode() if as_text else data
 
     return read
+
+
+def _go_on(watch: Watch) -> None:
+    if watch.cancelled:
+        raise Cancelled("the call was cancelled while it drew; nothing of the experiment has changed.")

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from mcp.server.elicitation import AcceptedElicitation
 from mcp.server.mcpserver import Context, ElicitationResult, Resolve
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult, ImageContent, ToolAnnotations
 from pydantic import Field
 
 from kopt_mcp.edit import Edit
@@ -38,6 +37,7 @@ from kopt_mcp.server.asking import (
 from kopt_mcp.server.place import Workplace
 from kopt_mcp.server.running import run
 from kopt_mcp.server.schemas import StrictTool
+from kopt_mcp.watch import Watch
 
 Experiment = Annotated[str, Field(description="The handle from baseline.", pattern=r"^[A-Za-z0-9_.-]{1,100}$")]
 
@@ -246,8 +246,14 @@ class Tools:
         """
         if read is not None:
             return await documents.answer(ctx, read, alone=experiment is None and query is None and not chart)
-        beside = partial(pictures.of_log, self._pictures) if chart else lambda result: ()
-        return await run(ctx, lambda watch: self._place.loop.log(experiment, query), beside, reads_only=True)
+        drawn: list[ImageContent] = []
+
+        def step(watch: Watch) -> LogResult:
+            result = self._place.loop.log(experiment, query)
+            drawn.extend(pictures.of_log(self._pictures, result, watch) if chart else ())
+            return result
+
+        return await run(ctx, step, lambda result: drawn, reads_only=True)
 
 
 def _accepted(answer: ElicitationResult[Acceptance]) -> bool:
