@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -20,7 +21,7 @@ pytest.importorskip("jinja2")
 from kopt_mcp.__main__ import main
 from kopt_mcp.errors import GuardRefused, JournalCorrupt
 from kopt_mcp.evaluator.records import Ratio
-from kopt_mcp.report import drawing, progress, roofline
+from kopt_mcp.report import drawing, limits, progress, roofline
 from kopt_mcp.report.diffs import change
 from kopt_mcp.report.page import page
 from kopt_mcp.report.reading import Told, headline, interval, named, read
@@ -150,7 +151,7 @@ def test_a_long_experiment_names_only_its_ends_in_the_chart(project: Project) ->
 
 
 def test_the_roofline_holds_each_timed_workload_below_the_measured_roof(real: Told) -> None:
-    (point,) = roofline.points(real.state)
+    (point,) = limits.points(real.state)
     assert point.intensity == pytest.approx(1.25)  # 5 operations for each element of 2 bytes read and 2 written
     assert point.after == pytest.approx(671088640 / 127.728 / 1e6)
     assert point.roof == pytest.approx(4.2509 * 1.25, rel=1e-3)
@@ -169,16 +170,14 @@ def test_workloads_of_several_types_have_a_level_each_and_close_ones_one_name() 
 def test_where_no_roofline_can_be_drawn_the_reason_is_given(project: Project) -> None:
     name = project.baseline().experiment
     state = told(project, name).state
-    assert roofline.why_not(state) == ""
+    assert limits.why_not(state) == ""
     bare = state.setup.device.model_copy(update={"measured_gbps": None, "measured_tflops": {}})
     unknown = state.model_copy(update={"setup": state.setup.model_copy(update={"device": bare})})
-    assert roofline.why_not(unknown).startswith("No limit of this device is known")
+    assert limits.why_not(unknown).startswith("No limit of this device is known")
     uncounted = state.setup.model_copy(
         update={"measurement": state.setup.measurement.model_copy(update={"timings": {}})}
     )
-    assert roofline.why_not(state.model_copy(update={"setup": uncounted})).startswith(
-        "The problem counts no operations"
-    )
+    assert limits.why_not(state.model_copy(update={"setup": uncounted})).startswith("The problem counts no operations")
 
 
 def test_a_drawing_takes_its_colours_and_its_font_from_the_page(real: Told) -> None:
@@ -365,3 +364,23 @@ def test_of_times_a_failure_is_marked_at_the_slow_edge_and_never_looks_fast(proj
     at = {str(line.get_gid()): line.get_ydata()[0] for line in figure.axes[0].get_lines() if line.get_gid()}
     assert at["try-1"] > at["try-0"] == pytest.approx(1000)
     assert at["try-2"] == pytest.approx(666.67, abs=0.01)
+
+
+def test_times_that_a_script_reported_are_never_shown_as_measured(project: Project) -> None:
+    name = project.baseline().experiment
+    seen = told(project, name)
+    setup = seen.state.setup.model_copy(update={"trust": "reported"})
+    taken = dataclasses.replace(seen, state=seen.state.model_copy(update={"setup": setup}))
+    assert "nothing here was measured by kopt-mcp" in page(taken)
+    assert "nothing here was measured by kopt-mcp" not in page(seen)
+    assert any("as the project's own script reported them" in t for t in drawing.texts(progress.progress(taken)))
+    assert any(t.startswith("caches cold; bars") for t in drawing.texts(progress.progress(seen)))
+
+
+def test_a_journal_of_an_earlier_release_has_a_report(tmp_path: Path) -> None:
+    folder = tmp_path / "experiments" / "softmax-h200-1"
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "journals" / "0.1-softmax.jsonl", folder / "journal.jsonl")
+    text = "".join(Elements(page(read(tmp_path, "softmax-h200-1"))).texts)
+    assert "Final:" in text
+    assert "cannot be read" in text  # its candidates are not kept beside it

@@ -2,7 +2,8 @@
 
     reading    the journal and the kept versions of the kernel → what there is to tell (pure but for reading)
     progress   the metric per iteration, as a figure
-    roofline   arithmetic intensity against what was reached, as a figure
+    limits     what each workload reached, and what memory and arithmetic allow (pure)
+    roofline   the same, as a figure
     drawing    the figures' one palette; a figure as PNG, or as SVG in the page's own colours
     page       the page, as one HTML file that needs nothing else
     live       the same page over HTTP on loopback, renewed as the journal grows

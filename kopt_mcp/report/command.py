@@ -64,14 +64,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write(told: Told, out: Path, options: argparse.Namespace) -> int:
-    from kopt_mcp.report import reading, roofline
+    from kopt_mcp.report import limits, reading
 
     disk = Disk()
     disk.make_folder(out.parent)
     disk.replace(out, _page(told))
     made = [out]
     for name, draw in (("progress.png", _progress), ("roofline.png", _roofline)):
-        if name == "progress.png" or not roofline.why_not(told.state):
+        if name == "progress.png" or not limits.why_not(told.state):
             disk.replace(out.parent / name, draw(told))
             made.append(out.parent / name)
     if options.json:
@@ -104,10 +104,10 @@ def _progress(told: Told) -> bytes:
 
 
 def _roofline(told: Told) -> bytes:
-    from kopt_mcp.report import roofline
+    from kopt_mcp.report import limits, roofline
     from kopt_mcp.report.drawing import to_png
 
-    if why_not := roofline.why_not(told.state):
+    if why_not := limits.why_not(told.state):
         raise ToolUnavailable(f"there is no roofline of {told.state.id!r} to draw: {why_not}")
     return to_png(roofline.roofline(told.state))
 

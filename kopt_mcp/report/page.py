@@ -20,9 +20,9 @@ from pydantic import TypeAdapter
 
 from kopt_mcp import __version__, optlog
 from kopt_mcp.phases import Experiment
-from kopt_mcp.report import progress, roofline
+from kopt_mcp.report import limits, progress, roofline
 from kopt_mcp.report.drawing import to_svg
-from kopt_mcp.report.reading import Told, best, counted, headline
+from kopt_mcp.report.reading import Told, best, counted, headline, how_taken
 from kopt_mcp.steps.decide import best_iteration
 
 FOLDER = Path(__file__).parent / "templates"
@@ -48,6 +48,7 @@ def view(told: Told) -> str:
             headline=headline(state),
             verdict=_verdict(state),
             counted=counted(told.tries),
+            how_taken=how_taken(state),
             lines=optlog.lines(state),
             final=optlog.final(state) if state.ended else "",
             best=best(state),
@@ -56,8 +57,8 @@ def view(told: Told) -> str:
             share=optlog.closeness(state, best(state).value),
             progress=Markup(to_svg(progress.progress(told), "progress", progress.label(told), progress.titles(told))),
             roofline=_roofline(state),
-            why_no_roofline=roofline.why_not(state),
-            points=roofline.points(state),
+            why_no_roofline=limits.why_not(state),
+            points=limits.points(state),
             began=told.events[0].time[:16].replace("T", " "),
             took=_took(told),
             version=__version__,
@@ -126,7 +127,7 @@ def _digest(script: str) -> str:
 
 
 def _roofline(state: Experiment) -> Markup | str:
-    if roofline.why_not(state):
+    if limits.why_not(state):
         return ""
     figure = roofline.roofline(state)
     return Markup(to_svg(figure, "roofline", roofline.label(state), roofline.titles(state)))

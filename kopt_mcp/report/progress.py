@@ -26,7 +26,7 @@ from kopt_mcp.report.drawing import (
     framed,
     headed,
 )
-from kopt_mcp.report.reading import Fate, Told, Try, best, counted
+from kopt_mcp.report.reading import Fate, Told, Try, best, counted, how_taken
 
 MARKS: dict[Fate, dict[str, Any]] = {
     "baseline": {"marker": "s", "color": MUTED, "markerfacecolor": SURFACE},
@@ -67,7 +67,7 @@ def progress(told: Told) -> Figure:
     axes.set_ylabel(_axis(metric), color=MUTED)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=20, min_n_ticks=1))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
-    headed(axes, f"{state.setup.problem.name} on {state.setup.device.name}", _below(told))
+    headed(axes, f"{state.setup.problem.name} on {state.setup.device.name}", _below(state))
     _legend(figure, tries)
     return figure
 
@@ -201,9 +201,8 @@ def _axis(metric: Metric) -> str:
     return f"{UNITS[metric]} (lower is better)" if metric == "latency_us" else UNITS[metric]
 
 
-def _below(told: Told) -> str:
-    state = told.state
+def _below(state: Experiment) -> str:
     setup = state.setup
-    many = sum(w.timed for w in setup.problem.workloads if setup.workloads is None or w.name in setup.workloads)
+    many = len(setup.measurement.timings)
     mean = f"geometric mean of {many} workloads, " if many > 1 else ""
-    return f"{mean}caches cold; bars: 95 % interval of the ratio to the incumbent"
+    return f"{mean}{how_taken(state)}; bars: 95 % interval of the ratio to the incumbent"

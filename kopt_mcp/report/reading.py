@@ -171,6 +171,15 @@ def counted(tries_: Sequence[Try]) -> str:
     return ", ".join(f"{n} {words[fate]}" for fate, n in numbers.items() if n) or "none yet"
 
 
+def how_taken(state: Experiment) -> str:
+    """How the times of an experiment came about, in a few words."""
+    if state.setup.trust == "reported":
+        return "as the project's own script reported them"
+    words = {"l2_cold": "caches cold", "l2_warm": "caches warm"}
+    seen = dict.fromkeys(timing.cache for timing in state.setup.measurement.timings.values())
+    return ", ".join(words.get(cache, f"caches {cache}") for cache in seen)
+
+
 def best(state: Experiment) -> Measurement:
     """How fast the best version was."""
     return state.measured[state.best]
