@@ -184,7 +184,7 @@ def test_every_request_is_answered_once_until_goodbye(tmp_path: Path, monkeypatc
     (tmp_path / "kernel.py").write_text(body("raise ValueError('no')"))
     ours, theirs = socket.socketpair()
     memory = SharedMemory()
-    job = {"device": "cpu", "cache_bytes": 1 << 12, "shared_bytes": 1 << 16}
+    job = {"device": "cpu", "index": 0, "cache_bytes": 1 << 12, "shared_bytes": 1 << 16}
     thread = threading.Thread(target=serve, args=(Channel(theirs, "n"), memory.fd, {"session": "own"}, job))
     thread.start()
     channel = Channel(ours, "n")

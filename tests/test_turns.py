@@ -44,6 +44,15 @@ def family() -> Iterator[tuple[int, list[int]]]:
     parent.wait()
 
 
+def turn_of(zygote: int, *runners: int) -> Turn:
+    """Runners that are ready."""
+    turn = Turn(zygote)
+    for runner in runners:
+        turn.starts(runner)
+        turn.ready(runner)
+    return turn
+
+
 def below(pid: int) -> list[int]:
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -59,9 +68,7 @@ def state(pid: int) -> str:
 
 def test_taking_a_turn_stops_the_others_with_all_that_they_started(family: tuple[int, list[int]]) -> None:
     zygote, (one, two, orphan) = family
-    turn = Turn(zygote)
-    turn.began(one)
-    turn.began(two)
+    turn = turn_of(zygote, one, two)
     assert turn.take(one)
     assert not turn.take(one), "it was its turn already"
     assert [state(p) for p in (one, *below(one))] == ["S", "S"]
@@ -73,20 +80,28 @@ def test_taking_a_turn_stops_the_others_with_all_that_they_started(family: tuple
 
 def test_an_orphan_that_was_woken_is_stopped_again(family: tuple[int, list[int]]) -> None:
     zygote, (one, two, orphan) = family
-    turn = Turn(zygote)
-    turn.began(one)
-    turn.began(two)
+    turn = turn_of(zygote, one, two)
     turn.take(one)
     os.kill(orphan, signal.SIGCONT)
     turn.take(two)
     assert state(orphan) == "T"
 
 
+def test_a_runner_is_not_stopped_while_it_starts_or_ends(family: tuple[int, list[int]]) -> None:
+    zygote, (one, two, three) = family
+    turn = turn_of(zygote, one, two)
+    turn.starts(three)
+    turn.leaves(two)
+    turn.take(one)
+    assert [state(p) for p in (one, two, three)] == ["S", "S", "S"]
+    turn.ready(three)
+    turn.take(one)
+    assert [state(p) for p in (one, two, three)] == ["S", "S", "T"]
+
+
 def test_shared_turns_run_side_by_side(family: tuple[int, list[int]]) -> None:
     zygote, (one, two, _) = family
-    turn = Turn(zygote)
-    turn.began(one)
-    turn.began(two)
+    turn = turn_of(zygote, one, two)
     turn.take(one)
     turn.share(two)
     assert [state(one), state(two)] == ["S", "S"]
@@ -96,9 +111,7 @@ def test_shared_turns_run_side_by_side(family: tuple[int, list[int]]) -> None:
 
 def test_frozen_means_all_and_released_means_one(family: tuple[int, list[int]]) -> None:
     zygote, (one, two, _) = family
-    turn = Turn(zygote)
-    turn.began(one)
-    turn.began(two)
+    turn = turn_of(zygote, one, two)
     strays = turn.freeze(one)
     everybody = [one, *below(one), two, *below(two)]
     assert {state(p) for p in everybody} == {"T"}

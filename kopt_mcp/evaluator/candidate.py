@@ -144,7 +144,7 @@ class Candidate:
         )
         prints = sums(kept)
         intact = torch.cat([before == sums(watched), inputs.guards()]).all() if watched else inputs.guards().all()
-        numbers = torch.cat([intact.to(torch.int64).view(1), prints]).tolist()
+        numbers = torch.cat([intact.to(torch.int64).view(1), prints.to(intact.device)]).tolist()
         if not numbers[0]:
             raise Structure("INCORRECT_NUMERICAL", "a timed call changed an input, or memory beside it")
         for kind, text in state_changes(state):

@@ -82,7 +82,8 @@ class Harness:
             torch.cuda.set_device(torch.device(device))
         cache = folder / "cache"
         cache.mkdir()
-        self._place = Place(self._zygote, folder, self._kind, self.torch_device.l2_bytes, cache)
+        here = self.torch_device
+        self._place = Place(self._zygote, folder, self._kind, here.l2_bytes, cache, here.index)
         self._observers = observers or device_state.Observers(self.torch_device.kind, self.torch_device.uuid)
         self._evictor: WallClock | None = None
         self._empty_us: float | None = None

@@ -31,7 +31,7 @@ def triton(place: Place, here: TorchDevice) -> None:
     if version("triton") is None:
         return
     backend, arch = ("hip", here.arch) if here.kind == "hip" else ("cuda", int(here.arch.removeprefix("sm_")))
-    place.zygote.prepare(arch, torch.cuda.get_device_properties(0).warp_size, backend)
+    place.zygote.prepare(arch, torch.cuda.get_device_properties(here.index).warp_size, backend)
     problem = _problem("trivial", torch.clone)
     content = Path(__file__).with_name("trivial.py").read_bytes()
     case = problem.case(problem.workloads[0])

@@ -25,13 +25,15 @@ from kopt_mcp.evaluator.watching import Structure, keep_the_heap
 def serve(channel: Channel, shared_fd: int, isolation: dict[str, str], job: dict[str, Any]) -> None:
     """Answer the harness until it closes the channel. Each message is answered once, `lay` a second time when called.
 
-    `job` holds `device`, `cache_bytes` and `shared_bytes`. A GPU is made ready before the first word: what takes long
+    `job` holds `device`, `index`, `cache_bytes` and `shared_bytes`. A GPU is made ready before the first word: what takes long
     and needs no candidate may then be done ahead of time.
     """
     keep_the_heap()
     made: list[Candidate] = []
 
     def begin(job: dict[str, Any]) -> dict[str, Any]:
+        if job["device"] != "cpu":
+            torch.cuda.set_device(job["index"])
         made.append(Candidate(job["device"], job["cache_bytes"], mmap.mmap(shared_fd, job["shared_bytes"])))
         if job["device"] != "cpu":
             made[0].prime()

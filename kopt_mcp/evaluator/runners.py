@@ -19,7 +19,7 @@ from kopt_mcp.evaluator.answers import checked
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed, ChannelForged, ChannelTimeout
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.shared import SHARED_BYTES, SharedMemory
-from kopt_mcp.evaluator.turns import Turn, wake
+from kopt_mcp.evaluator.turns import Turn
 from kopt_mcp.evaluator.zygote import Zygote
 
 _READY_S = 120.0
@@ -46,10 +46,12 @@ _KEPT_ENVIRONMENT = (
 class Place:
     """Where runners live, and on what."""
 
-    def __init__(self, zygote: Zygote, folder: Path, device: str, cache_bytes: int, seed_cache: Path) -> None:
-        """`seed_cache` is what every compile cache starts from: nothing of any candidate's."""
+    def __init__(
+        self, zygote: Zygote, folder: Path, device: str, cache_bytes: int, seed_cache: Path, index: int = 0
+    ) -> None:
+        """`seed_cache` is what every compile cache starts from: nothing of any candidate's. `index` is a GPU's."""
         self.zygote, self.folder, self.device, self.cache_bytes = zygote, folder, device, cache_bytes
-        self.seed_cache = seed_cache
+        self.seed_cache, self.index = seed_cache, index
         self.turn = Turn(zygote.pid)
         self.caches = Caches(folder / "caches")
         self.spares = Spares(self)
@@ -100,7 +102,7 @@ class Runner:
         ours, theirs = socket.socketpair()
         nonce = secrets.token_hex(16)
         self.pid = place.zygote.spawn(self._description(nonce), [theirs.fileno(), self.log.fd, self.shared.fd])
-        place.turn.began(self.pid)
+        place.turn.starts(self.pid)
         theirs.close()
         self.log.started()
         self.channel = Channel(ours, nonce)
@@ -123,6 +125,7 @@ class Runner:
             raise Fault(
                 "RUNTIME_ERROR", f"a process for the candidate did not start (code {code}): {error} {self.log.tail()}"
             ) from None
+        self._place.turn.ready(self.pid)
         if self.hidden:
             self.main_pid = [*sandbox.descendants(self.pid), self.pid][1]
         return self
@@ -140,7 +143,7 @@ class Runner:
 
     def say_goodbye(self) -> bool:
         """Ask it to end, without waiting for that; whether it answered."""
-        wake(self.pid)
+        self._place.turn.leaves(self.pid)
         try:
             self.channel.send({"op": "bye"})
             return bool(self.channel.receive(timeout_s=1.0).get("op") == "bye")
@@ -177,6 +180,7 @@ class Runner:
             "environment": environment,
             "nonce": nonce,
             "device": self._place.device,
+            "index": self._place.index,
             "cache_bytes": self._place.cache_bytes,
             "shared_bytes": SHARED_BYTES,
             "hide_processes": self._place.device == "cpu",  # the CUDA driver finds itself in /proc by its number

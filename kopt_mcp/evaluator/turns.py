@@ -25,11 +25,21 @@ class Turn:
         self._runners: set[int] = set()
         self._running: set[int] = set()
 
-    def began(self, pid: int) -> None:
-        """A runner has been forked, and runs."""
+    def starts(self, pid: int) -> None:
+        """A runner has been forked. It is not stopped until it is ready: somebody waits for that."""
         with self._lock:
             self._runners.add(pid)
+
+    def ready(self, pid: int) -> None:
+        """A runner has nothing more to do for its start."""
+        with self._lock:
             self._running.add(pid)
+
+    def leaves(self, pid: int) -> None:
+        """A runner is about to end, and must not be stopped on its way."""
+        with self._lock:
+            self._running.discard(pid)
+        wake(pid)
 
     def ended(self, pid: int) -> None:
         """A runner is gone."""

@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from random import Random
 
+import torch
+
 from kopt_mcp.evaluator.compare import BadReference, Expected, Verdict
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.process import CandidateProcess
@@ -103,10 +105,17 @@ def verify(
     if len(team) == 1:
         take_part(team[0])
     else:
-        with ThreadPoolExecutor(len(team)) as pool:
+        gpu = None if device == "cpu" else torch.cuda.current_device()
+        with ThreadPoolExecutor(len(team), initializer=_use, initargs=(gpu,)) as pool:
             for part in [pool.submit(take_part, process) for process in team]:
                 part.result()
     return work.results([workload for workload, _ in groups])
+
+
+def _use(gpu: int | None) -> None:
+    """The current device is one of each thread."""
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
 
 
 class _Work:

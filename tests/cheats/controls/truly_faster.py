@@ -3,6 +3,7 @@
 import numpy
 import torch
 
+PROBLEM = "softmax_tall"
 TIMED = True
 FASTER = True
 
