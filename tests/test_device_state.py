@@ -73,7 +73,16 @@ def test_what_a_driver_does_not_answer_is_none(driver: Build) -> None:
 
 
 def test_a_mig_slice_is_found_under_its_own_kind_of_name(driver: Build) -> None:
-    assert Nvml("GPU-1", driver('NAME="MIG-1"', "MIG=1")).sliced()
+    assert Nvml("GPU-1", driver('NAME="MIG-1"', "SLICE")).sliced()
+
+
+def test_a_device_that_is_cut_into_slices_counts_as_one(driver: Build) -> None:
+    assert Nvml("GPU-1", driver("MIG=1")).sliced()
+
+
+def test_a_library_without_a_running_driver_says_so(driver: Build) -> None:
+    with pytest.raises(OSError, match="no NVIDIA driver is running"):
+        Nvml("GPU-1", driver("INIT=9"))
 
 
 def test_an_unknown_device_and_a_missing_library_say_so(driver: Build) -> None:
@@ -265,6 +274,30 @@ def test_busy_cores_are_told_and_a_quiet_machine_is_not() -> None:
     assert note.startswith("other processes kept 0.9 of")
     assert "load average 1.8" in note
     assert notes(DeviceState(load=0.1, other_cores=0.1)) == []
+
+
+def test_the_drivers_library_is_opened_once_and_processes_have_their_own_names() -> None:
+    opened: list[str] = []
+
+    def sensor(uuid: str) -> StubSensor:
+        opened.append(uuid)
+        return StubSensor(listed={ME: 1, OTHER: 5})
+
+    observers = Observers("cuda", "GPU-1", sensor)
+    for observer in (observers(), observers()):
+        observer.begin()
+        observer.before()
+        assert [o.name for o in observer.after().others] == ["name unknown"]
+    assert opened == ["GPU-1"]
+
+
+def test_a_device_without_the_drivers_library_is_timed_and_says_why_nobody_is_seen() -> None:
+    def sensor(uuid: str) -> StubSensor:
+        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+
+    observer = Observers("cuda", "GPU-1", sensor)()
+    observer.begin()
+    assert observer.after() == DeviceState(processes="not visible: libnvidia-ml.so.1: cannot open shared object file")
 
 
 def test_a_device_that_cannot_be_asked_says_so() -> None:

@@ -233,8 +233,8 @@ class NoObserver:
 class Observers:
     """Makes an observer for each evaluation on one device; the driver's library is loaded once."""
 
-    def __init__(self, kind: str, uuid: str) -> None:
-        self._kind, self._uuid = kind, uuid
+    def __init__(self, kind: str, uuid: str, sensor: Callable[[str], Sensor] = nvml.Nvml) -> None:
+        self._kind, self._uuid, self._open = kind, uuid, sensor
         self._sensor: Sensor | None = None
         self._why = "not visible: no NVML on this platform"
 
@@ -244,7 +244,7 @@ class Observers:
             return CpuObserver(_own)
         if self._kind == "cuda" and self._sensor is None:
             try:
-                self._sensor = nvml.Nvml(self._uuid)
+                self._sensor = self._open(self._uuid)
             except OSError as error:
                 self._why = f"not visible: {error}"
         return NoObserver(self._why) if self._sensor is None else GpuObserver(self._sensor, _own)

@@ -9,7 +9,10 @@ typedef struct { unsigned pid; unsigned long long time; unsigned sm, memory, enc
 static int device = 42;
 enum { SUCCESS = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7 };
 
-int nvmlInit_v2(void) { return SUCCESS; }
+#ifndef INIT
+#define INIT SUCCESS
+#endif
+int nvmlInit_v2(void) { return INIT; }
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
     *handle = &device;
@@ -72,6 +75,13 @@ int nvmlDeviceGetProcessUtilization(void *handle, Sample *samples, unsigned *cou
 int nvmlDeviceGetProcessUtilization(void *handle, Sample *samples, unsigned *count, unsigned long long since) {
     (void)handle, (void)samples, (void)count, (void)since;
     return NOT_SUPPORTED;
+}
+#endif
+
+#ifdef SLICE
+int nvmlDeviceIsMigDeviceHandle(void *handle, unsigned *is_slice) {
+    *is_slice = 1;
+    return known(handle) ? SUCCESS : NOT_FOUND;
 }
 #endif
 
