@@ -263,3 +263,15 @@ def test_a_problem_is_tried_at_other_sizes_too(evaluator: LocalEvaluator, tmp_pa
     assert [w.workload for w in task.verify(HONEST).workloads] == ["5x33-fp32", "24x40-fp32"]
     fixed = HONEST.replace("self.dense(x)", "self.dense(x[:24])[:5] if x.shape[0] == 5 else self.dense(x) * 1.5")
     assert task.verify(fixed).status == "INCORRECT_NUMERICAL"
+
+
+def test_counters_and_running_statistics_are_state_too(evaluator: LocalEvaluator, tmp_path: Path) -> None:
+    text = SCALED.replace("nn.LayerNorm", "nn.BatchNorm1d")
+    task = Task(evaluator, written(tmp_path, {"9_x.py": text}) / "9_x.py", tmp_path)
+    honest = HONEST.replace("nn.LayerNorm", "nn.BatchNorm1d")
+    assert task.verify(honest).status == "PASSED"
+    still = Task(evaluator, tmp_path / "9_x.py", tmp_path, mode="eval")
+    assert still.verify(honest).status == "PASSED"
+    assert still.verify(honest.replace("self.norm(self.dense(x))", "self.norm.train()(self.dense(x))")).status == (
+        "INCORRECT_NUMERICAL"
+    )

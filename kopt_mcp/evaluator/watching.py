@@ -75,7 +75,7 @@ def fingerprint(tensors: Iterable[torch.Tensor]) -> list[int]:
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors are equal bit by bit."""
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+    return torch.equal(a.contiguous().flatten().view(torch.uint8), b.contiguous().flatten().view(torch.uint8))
 
 
 def late(tensors: list[torch.Tensor]) -> Callable[[], None]:

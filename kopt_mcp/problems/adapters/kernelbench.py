@@ -132,10 +132,11 @@ def executed(source: str, constants: Mapping[str, Any]) -> dict[str, Any]:
     """What a problem's source defines, with some of its constants replaced."""
     tree = ast.parse(source)
     for node in tree.body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id
-            if name in constants:
-                node.value = ast.copy_location(ast.Constant(constants[name]), node.value)
+        names = [t.id for t in node.targets if isinstance(t, ast.Name)] if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.Assign) and (told := [name for name in names if name in constants]):
+            value = ast.parse(repr(constants[told[0]]), mode="eval").body
+            node.value = ast.copy_location(value, node.value)
+    ast.fix_missing_locations(tree)
     namespace: dict[str, Any] = {"__name__": "kernelbench_problem"}
     with placed("cpu"):
         exec(compile(tree, "<the problem>", "exec"), namespace)
