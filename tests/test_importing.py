@@ -124,6 +124,7 @@ def test_what_is_of_no_format_is_refused_with_every_reason(run: Run) -> None:
 
 
 def test_evaluate_takes_a_script_at_its_word_and_says_so(run: Run) -> None:
+    Path("softmax.py").write_text("def softmax(x):\n    return x\n")  # it is run fourteen times: without torch
     Path("test_softmax.py").write_text(SCRIPT)
     status, out, _ = run(
         "--root", ".", "evaluate", "softmax.py", "--problem", "test_softmax.py", "--device", "cpu", "--json"
