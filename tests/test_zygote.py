@@ -1,0 +1,105 @@
+"""The process that forks runners: how they end, what they leave behind, and what becomes of them when it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from evaluating import processes
+
+from kopt_mcp.evaluator import zygote
+from kopt_mcp.evaluator.channel import ChannelClosed
+from kopt_mcp.evaluator.runners import Place, Runner
+from kopt_mcp.evaluator.zygote import Zygote
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="process groups and /proc as on Linux"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
+]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    (tmp_path / "seed").mkdir()
+    (tmp_path / "place").mkdir()
+    made = Place(Zygote("cpu", fork=False), tmp_path / "place", "cpu", 1 << 20, tmp_path / "seed")
+    yield made
+    made.zygote.close()
+
+
+def test_runners_end_with_the_process_that_forked_them(tmp_path: Path) -> None:
+    before = processes()
+    (tmp_path / "seed").mkdir()
+    one = Place(Zygote("cpu", fork=False), tmp_path, "cpu", 1 << 20, tmp_path / "seed")
+    runner = Runner(one).ready()
+    assert runner.pid in processes()
+    one.zygote.close()
+    assert processes() == before
+    runner.channel.close()
+    runner.log.close()
+    runner.shared.close()
+
+
+def test_a_runner_that_does_not_leave_is_killed_and_its_end_told(place: Place) -> None:
+    runner = Runner(place).ready()
+    assert runner.reap(0.0)["code"] == -signal.SIGKILL
+
+
+def test_a_forking_process_that_is_gone_is_said_to_be(place: Place) -> None:
+    os.kill(place.zygote.pid, signal.SIGKILL)
+    with pytest.raises((ChannelClosed, OSError)):
+        place.zygote.reap(0, 0.0)
+
+
+def test_a_fresh_process_forks_its_zygote_instead_of_starting_one() -> None:
+    """In a process of its own, since this one has computed with torch."""
+    code = (
+        "import os, sys\n"
+        "from kopt_mcp.evaluator.zygote import Zygote\n"
+        "before = sys.modules.keys() & {'torch'}\n"
+        "made = Zygote('cpu')\n"
+        "print(made.pid != os.getpid(), os.path.exists(f'/proc/{made.pid}'))\n"
+        "made.close()\n"
+        "print(os.path.exists(f'/proc/{made.pid}'))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout.split() == ["True", "True", "False"], done.stderr
+
+
+def ended(act: Callable[[], object]) -> int:
+    """The exit code of a fork that does this; negative where a signal ended it."""
+    if (pid := os.fork()) == 0:
+        act()
+        os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("code", [0, 3, -signal.SIGABRT, -signal.SIGKILL, -signal.SIGTERM])
+def test_a_process_that_stands_for_another_ends_like_it(code: int) -> None:
+    raw = -code if code < 0 else code << 8
+    assert ended(lambda: zygote._end_like(raw)) == code
+
+
+def test_all_descriptors_but_those_named_are_closed() -> None:
+    kept, other = os.pipe()
+
+    def act() -> None:
+        zygote._close_all_but(kept)
+        os._exit(sum(1 << n for n, fd in enumerate((kept, other)) if is_open(fd)))
+
+    assert ended(act) == 1
+    os.close(kept)
+    os.close(other)
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
