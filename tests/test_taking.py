@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 from fakes import Project
+from tasks import written
 
+from kopt_mcp.disk import digest
 from kopt_mcp.errors import GuardRefused, InputRefused, KoptError, ProblemInvalid, ToolUnavailable
 from kopt_mcp.evaluator.reported import ScriptProcess
 from kopt_mcp.loop import Loop
 from kopt_mcp.results import DecideResult
+from kopt_mcp.workspace import Workspace
 
 SCRIPT = """
 import json, sys
@@ -85,6 +88,10 @@ def test_the_log_and_the_index_carry_it_and_memory_learns_nothing_from_it(script
     assert index["experiments"][name]["trust"] == "reported"
     assert scripted.loop.log(name).trust == "reported"
     assert scripted.loop.log().experiments[0].trust == "reported"
+    journal = (scripted.root / "experiments" / name / "journal.jsonl").read_text()
+    events = [json.loads(line)["data"] for line in journal.splitlines()]
+    assert {e["evaluation"]["trust"] for e in events if "evaluation" in e} == {"reported"}
+    assert {e["certificate"] for e in events if "certificate" in e} == {None}
     assert "Nothing has been decided yet." in scripted.loop.learned_patterns()
 
 
@@ -209,3 +216,69 @@ def test_a_file_outside_of_the_project_is_no_part_of_a_task(project: Project) ->
     (project.root / "link.py").symlink_to(Path("..") / "ref.py")
     with pytest.raises(InputRefused, match="lies outside the project"):
         project.loop.baseline("softmax.py", **functions(reference="link.py:softmax"))
+
+
+GPUMODE = {
+    "tasks/utils.py": "def tolerance():\n    return 1e-5\n",
+    "tasks/scale/task.yml": "files:\n  - {name: reference.py, source: reference.py}\n"
+    "  - {name: utils.py, source: ../utils.py}\n  - {name: s.py, source: '@SUBMISSION@'}\n"
+    "lang: py\ntests:\n  - {size: 64, seed: 1}\n",
+    "tasks/scale/reference.py": "from utils import tolerance\nfrom deep import more\n\n\n"
+    "def generate_input(size, seed):\n    raise SystemExit('ran')\n\n\ndef ref_kernel(data):\n    return data\n\n\n"
+    "def check_implementation(data, output):\n    return True, ''\n",
+    "tasks/scale/deep.py": "more = 1\n",
+}  # fmt: skip
+
+
+def test_a_task_that_is_a_folder_is_taken_in_and_each_of_its_files_is_guarded(project: Project) -> None:
+    written(project.root, GPUMODE)
+    begun = project.baseline(test_path="tasks/scale")
+    name = begun.experiment
+    assert (begun.trust, begun.problem) == ("measured", "unreviewed")
+    text = (project.root / "experiments" / name / "problem.py").read_text()
+    assert 'format="gpumode"' in text
+    for file in GPUMODE:
+        assert (f'"../../{file}"' in text) == ("deep" not in file), "what a file imports is guarded, and not named"
+    project.loop.diagnose(name)
+    faster = project.text.replace("SPEED = 1.0", "SPEED = 2.0")
+    for file, body in GPUMODE.items():
+        (project.root / file).write_text(body + "# touched\n")
+        with pytest.raises(GuardRefused, match=rf"{file} was \w+ at the baseline"):
+            project.patch(name, faster)
+        (project.root / file).write_text(body)
+    project.patch(name, faster)
+    assert project.loop.verify(name).correct
+
+
+def test_a_person_who_commits_a_task_has_read_its_problem_file_too(project: Project) -> None:
+    written(project.root, GPUMODE)
+    files = {f"tasks/{f}": digest((project.root / "tasks" / f).read_bytes())
+             for f in ("utils.py", "scale/task.yml", "scale/reference.py", "scale/deep.py")}  # fmt: skip
+    (project.root / "kopt.yaml").write_text(json.dumps({"accepted_problems": files}))
+    begun = project.baseline(test_path="tasks/scale/task.yml")
+    assert (begun.problem, begun.to_accept) == ("accepted", "")
+    assert project.loop.diagnose(begun.experiment).problem == "accepted"
+
+
+def test_a_task_that_is_not_complete_says_what_it_lacks(project: Project) -> None:
+    written(project.root, {**GPUMODE, "tasks/scale/reference.py": "def ref_kernel(data):\n    return data\n"})
+    with pytest.raises(ProblemInvalid, match=r"recognised as gpumode .* but it is not complete: .*generate_input"):
+        project.baseline(test_path="tasks/scale")
+    assert project.loop.log().experiments == ()
+
+
+def test_a_file_of_a_task_that_is_larger_than_a_kernel_may_be_is_hashed_to_its_end(project: Project) -> None:
+    data = b"x" * (2 << 20)
+    (project.root / "workload.jsonl").write_bytes(data + b"1")
+    assert Workspace(project.root).hash("workload.jsonl") == digest(data + b"1") != digest(data + b"2")
+
+
+def test_a_kernel_that_says_itself_what_it_computes_needs_no_test(project: Project) -> None:
+    (project.root / "test_softmax.py").unlink()
+    project.kernel.write_text(f"KERNEL_TYPE = 'softmax'\n{project.text}\n\ndef kernel_fn(x):\n    return x\n")
+    begun = project.baseline()
+    text = (project.root / begun.test).read_text()
+    assert 'format="autokernel"' in text
+    assert 'kernel="../../softmax.py"' in text
+    faster = project.text.replace("SPEED = 1.0", "SPEED = 2.0")
+    assert project.iterate(begun.experiment, faster).status == "IMPROVED", "the kernel is no file of its own problem"
