@@ -35,16 +35,12 @@ def evaluator() -> Iterator[LocalEvaluator]:
 
 
 @pytest.mark.parametrize("cheat", CASES, ids=lambda c: c.name)
-def test_a_cheat_gets_neither_a_false_pass_nor_a_false_speed(
-    evaluator: LocalEvaluator, cheat: Case, request: pytest.FixtureRequest
-) -> None:
-    if cheat.open:
-        request.applymarker(pytest.mark.xfail(reason=cheat.open, strict=False))
+def test_a_cheat_gets_neither_a_false_pass_nor_a_false_speed(evaluator: LocalEvaluator, cheat: Case) -> None:
     before = processes()
     result = verdict(evaluator, cheat)
     assert result.status in cheat.expected, result.detail
     if result.ratio is not None:
-        assert result.ratio.value < FALSE_SPEED, result
+        assert result.ratio.low < FALSE_SPEED, result
     assert processes() == before
     assert still_works(evaluator)
 

@@ -122,7 +122,7 @@ def judge(out: torch.Tensor, expected: Expected) -> Verdict:
         return _judge_exact(out, expected.ref64)
     error = (out.double() - expected.ref64).abs()
     largest, relative = float(error.max()), float((error / (expected.ref64.abs() + _NEARLY_ZERO)).max())
-    return replace(_judge_float(out, expected), max_abs_error=largest, max_rel_error=relative)
+    return replace(_judge_float(out, error, expected), max_abs_error=largest, max_rel_error=relative)
 
 
 def _judge_exact(out: torch.Tensor, reference: torch.Tensor) -> Verdict:
@@ -135,9 +135,8 @@ def _judge_exact(out: torch.Tensor, reference: torch.Tensor) -> Verdict:
     return Verdict("INCORRECT_NUMERICAL", f"{count} of {out.numel()} elements differ", None, where, got, expected)
 
 
-def _judge_float(out: torch.Tensor, expected: Expected) -> Verdict:
+def _judge_float(out: torch.Tensor, error: torch.Tensor, expected: Expected) -> Verdict:
     ref = expected.ref64
-    error = (out.double() - ref).abs()
     allowed = _allowed(expected)
     ratio = (error / allowed).nan_to_num_(nan=torch.inf, posinf=torch.inf)
     flat = int(ratio.flatten().argmax())
@@ -171,11 +170,11 @@ def _allowed(expected: Expected) -> torch.Tensor:
     """Bound 1, element by element."""
     ref = expected.ref64.abs()
     allowed = (expected.factor * UNIT_ROUNDOFF[expected.dtype]) * ref
-    allowed = allowed.clamp_min(2.0 * float(expected.error_lp.max()))
-    allowed = torch.maximum(allowed, expected.factor * expected.sensitivity)
+    allowed.clamp_min_(max(2.0 * float(expected.error_lp.max()), torch.finfo(expected.dtype).tiny))
+    torch.maximum(allowed, expected.factor * expected.sensitivity, out=allowed)
     if expected.terms is not None:
-        allowed = torch.maximum(allowed, _reduction(expected, ref, expected.terms))
-    return allowed.clamp_min(torch.finfo(expected.dtype).tiny)
+        torch.maximum(allowed, _reduction(expected, ref, expected.terms), out=allowed)
+    return allowed
 
 
 def _reduction(expected: Expected, ref: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
