@@ -277,6 +277,7 @@ def test_a_kernel_that_says_itself_what_it_computes_needs_no_test(project: Proje
     (project.root / "test_softmax.py").unlink()
     project.kernel.write_text(f"KERNEL_TYPE = 'softmax'\n{project.text}\n\ndef kernel_fn(x):\n    return x\n")
     begun = project.baseline()
+    assert (begun.problem, begun.test in begun.to_accept) == ("unreviewed", True)
     text = (project.root / begun.test).read_text()
     assert 'format="autokernel"' in text
     assert 'kernel="../../softmax.py"' in text

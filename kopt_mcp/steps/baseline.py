@@ -104,7 +104,7 @@ def plan(tools: Tools, arguments: Mapping[str, Any], said: Said, earlier: Mappin
     review, accepted_by = _review(
         space, task.files, {"kopt.yaml": config.accepted_problems, "elicitation": said.problem, "earlier": earlier}
     )
-    if task.format == "functions":  # nothing of it stands in a file that somebody could have read
+    if task.format == "functions" or not task.files:  # what it is stands in no file that somebody could have read
         review, accepted_by = "unreviewed", ""
     return Plan(config, shown, data, normal, shaped, task, problem, device, metric, notes, review, accepted_by)
 

@@ -52,7 +52,7 @@ def written(setup: BaselineData) -> dict[str, str]:
     What we wrote for a task of another format follows from its files and says nothing of its own; what was written for
     plain functions is all that there is.
     """
-    ours = setup.task not in ("problem", "script", "functions")
+    ours = setup.task not in ("problem", "script", "functions") and set(setup.problem_files) != {setup.test}
     return {path: sha256 for path, sha256 in setup.problem_files.items() if not (ours and path == setup.test)}
 
 
