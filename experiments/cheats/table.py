@@ -31,20 +31,19 @@ Row = dict[str, Any]
 
 
 def take(results: Path, run: str, about: str, today: datetime.date, folder: Path = HERE) -> None:
-    """Keep what a run found: the verdicts, without the times of every workload."""
+    """Keep what a run found: the verdicts, without the times of every workload, and what each candidate did then."""
     rows = json.loads(results.read_text(encoding="utf-8"))
     versions = next((r["environment"] for r in rows if r.get("environment")), {})
     words = [about, *(f"{name} {version}" for name, version in versions.items()), today.isoformat()]
-    kept = {"about": ", ".join(words), "rows": [{key: row[key] for key in KEPT} for row in rows]}
+    told = [{**_told(run, row["name"]), **{key: row[key] for key in KEPT}} for row in rows]
+    kept = {"about": ", ".join(words), "rows": told}
     (folder / f"{run}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def load(run: str, folder: Path = HERE) -> tuple[str, list[Row]]:
-    """Where and when a run was, and its rows, each with whether its candidate is a control."""
+    """Where and when a run was, and its rows."""
     kept = json.loads((folder / f"{run}.json").read_text(encoding="utf-8"))
-    return kept["about"], [
-        {**row, "control": _file(run, row["name"]).parent.name == "controls"} for row in kept["rows"]
-    ]
+    return kept["about"], kept["rows"]
 
 
 def verdict(row: Row) -> str:
@@ -53,22 +52,11 @@ def verdict(row: Row) -> str:
     return f"{row['got']}{speed}" + ("" if row["right"] else " (known)" if row["known"] else " (**WRONG**)")
 
 
-def what(run: str, name: str) -> str:
-    """What a candidate does, in its own file's first sentence."""
-    path = _file(run, name)
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".py":
-        told = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0]
-    else:
-        comments = [line.removeprefix("// ") for line in text.splitlines() if line.startswith("// ")]
-        told = next(line for line in comments if not line.startswith(("test:", "kopt:")))
-    return " ".join(told.split()).rstrip(".").replace("|", "\\|")
-
-
-def table(run: str, rows: Sequence[Row]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """One line a candidate."""
     lines = ["| candidate | what it does | verdict |", "|---|---|---|"]
-    return "\n".join([*lines, *(f"| `{r['name']}` | {what(run, r['name'])} | {verdict(r)} |" for r in rows)])
+    told = (f"| `{r['name']}` | {r['what'].replace('|', chr(92) + '|')} | {verdict(r)} |" for r in rows)
+    return "\n".join([*lines, *told])
 
 
 def about(run: str) -> str:
@@ -103,7 +91,7 @@ def _counts(name: str, rows: Sequence[Row]) -> str:
 
 
 def _part(run: str, wanted: Callable[[Row], bool]) -> str:
-    return table(run, [row for row in load(run)[1] if wanted(row)])
+    return table([row for row in load(run)[1] if wanted(row)])
 
 
 PARTS: dict[Path, dict[str, Callable[[], str]]] = {
@@ -136,9 +124,17 @@ def rendered(text: str, parts: dict[str, Callable[[], str]]) -> str:
     return text
 
 
-def _file(run: str, name: str) -> Path:
+def _told(run: str, name: str) -> Row:
+    """Whether a candidate is a control, and what it does in its own file's first sentence."""
     places = [FOLDERS[run] / "controls", FOLDERS[run]]
-    return next(p for place in places for s in SUFFIXES if (p := place / f"{name}{s}").is_file())
+    path = next(p for place in places for s in SUFFIXES if (p := place / f"{name}{s}").is_file())
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        told = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0]
+    else:
+        comments = [line.removeprefix("// ") for line in text.splitlines() if line.startswith("// ")]
+        told = next(line for line in comments if not line.startswith(("test:", "kopt:")))
+    return {"control": path.parent.name == "controls", "what": " ".join(told.split()).rstrip(".")}
 
 
 def main() -> None:
