@@ -6,9 +6,11 @@ import dataclasses
 import json
 from typing import Any
 
+import pytest
 from fakes import GPU, Project, kernel, timing
 
 from kopt_mcp import __version__
+from kopt_mcp.__main__ import main
 from kopt_mcp.certificate import SHORT_BYTES, Certificate, issue
 from kopt_mcp.evaluator.records import DeviceState, Evaluation, Ratio, WorkloadResult
 from kopt_mcp.events import BenchmarkData
@@ -130,3 +132,11 @@ def test_a_journal_of_an_earlier_release_has_none_and_is_read_all_the_same(proje
     assert BenchmarkData.model_validate(old).certificate is not None
     del old["certificate"]
     assert BenchmarkData.model_validate(old).certificate is None
+
+
+def test_the_command_that_prints_the_log_prints_it_below_the_table(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = project.diagnosed()
+    assert main(["--root", str(project.root), "log", name]) == 0
+    assert capsys.readouterr().out.rstrip().endswith(f"\n\nBest: {project.loop.log(name).certificate}")
