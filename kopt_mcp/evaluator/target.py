@@ -150,8 +150,8 @@ def describe_arguments(problem: Problem, name: str | None) -> dict[str, Any]:
     """Entry and arguments of a GPU workload, as `kopt_mcp.static.static_profile` takes them; no value is drawn."""
     if problem.adapter not in ("", "autokernel"):
         raise RuntimeError(
-            f"a kernel of the format {problem.adapter} is called through an adapter, and not compiled by itself; profile "
-            "it on a GPU"
+            f"a kernel of the format {problem.adapter} is called through an adapter, and not compiled by itself; "
+            "profile it on a GPU"
         )
     workload = problem.for_device("cuda", [name] if name else None)[0]
     case = problem.case(workload)
