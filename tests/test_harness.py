@@ -14,8 +14,9 @@ from evaluating import CHEATS, PROBLEMS, digest, evaluate, running_evaluator
 from kopt_mcp.errors import Cancelled, EvaluatorFailed, ProblemInvalid, ToolUnavailable, WorkspaceFailed
 from kopt_mcp.evaluator.channel import Channel
 from kopt_mcp.evaluator.client import LocalEvaluator
-from kopt_mcp.evaluator.harness import HarnessError, load_problem, serve
+from kopt_mcp.evaluator.harness import HarnessError, load_problem
 from kopt_mcp.evaluator.records import Job
+from kopt_mcp.evaluator.serving import serve
 from kopt_mcp.watch import Watch
 
 SOFTMAX = PROBLEMS / "softmax.py"

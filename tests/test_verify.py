@@ -6,9 +6,9 @@ import pytest
 import torch
 from evaluating import PROBLEMS
 
-from kopt_mcp.evaluator import verify
+from kopt_mcp.evaluator import checks as planning
+from kopt_mcp.evaluator.checks import PUBLIC_SEED, Check
 from kopt_mcp.evaluator.harness import load_problem
-from kopt_mcp.evaluator.verify import PUBLIC_SEED, Check
 from kopt_mcp.problem import DISTRIBUTIONS, LAYOUTS, Problem, Workload
 
 FILE = PROBLEMS / "softmax.py"
@@ -16,7 +16,7 @@ PROBLEM: Problem = load_problem(FILE.read_bytes(), str(FILE))
 
 
 def planned(problem: Problem = PROBLEM, kind: str = "cpu") -> dict[str, list[Check]]:
-    return {w.name: checks for w, checks in verify.plan(problem, problem.for_device(kind), kind)}
+    return {w.name: checks for w, checks in planning.plan(problem, problem.for_device(kind), kind)}
 
 
 def test_the_cheapest_workload_comes_first_and_all_are_there() -> None:
@@ -87,7 +87,7 @@ def test_shapes_are_generated_only_where_the_problem_allows_it() -> None:
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (5, 5), (100, 120), (1, 4096), (1000, 1005)])
 def test_an_awkward_size_is_within_its_range(low: int, high: int) -> None:
     rng = Random(0)
-    assert all(low <= verify._awkward(rng, low, high) <= high for _ in range(50))
+    assert all(low <= planning._awkward(rng, low, high) <= high for _ in range(50))
 
 
 def test_a_large_workload_is_checked_less_often_but_not_on_harmless_values_only() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from evaluating import processes
 
-from kopt_mcp.evaluator import zygote
+from kopt_mcp.evaluator import forked
 from kopt_mcp.evaluator.channel import ChannelClosed
 from kopt_mcp.evaluator.runners import Place, Runner
 from kopt_mcp.evaluator.zygote import Zygote
@@ -82,14 +82,14 @@ def ended(act: Callable[[], object]) -> int:
 @pytest.mark.parametrize("code", [0, 3, -signal.SIGABRT, -signal.SIGKILL, -signal.SIGTERM])
 def test_a_process_that_stands_for_another_ends_like_it(code: int) -> None:
     raw = -code if code < 0 else code << 8
-    assert ended(lambda: zygote._end_like(raw)) == code
+    assert ended(lambda: forked.end_like(raw)) == code
 
 
 def test_all_descriptors_but_those_named_are_closed() -> None:
     kept, other = os.pipe()
 
     def act() -> None:
-        zygote._close_all_but(kept)
+        forked.close_all_but(kept)
         os._exit(sum(1 << n for n, fd in enumerate((kept, other)) if is_open(fd)))
 
     assert ended(act) == 1

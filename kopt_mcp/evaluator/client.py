@@ -63,7 +63,7 @@ root, entry, *rest = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("kopt_mcp", root + "/__init__.py", submodule_search_locations=[root])
 sys.modules["kopt_mcp"] = module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-from kopt_mcp.evaluator.harness import main
+from kopt_mcp.evaluator.serving import main
 main(int(entry), *rest)
 """
 """Run under the user's interpreter, which need not have this package: only `kopt_mcp` is found here, and nothing of the

@@ -1,27 +1,23 @@
 """The trusted half: a warm process that owns seeds, references and verdicts, and never imports a candidate.
 
-Started by `client` (or by a problem file's own command line) under the user's interpreter. It answers requests one at a
-time over a private channel: progress messages, then one result or one error.
+Started by `client`, or by a problem file's own command line, under the user's interpreter; `serving` brings requests.
 """
 
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from random import SystemRandom
-from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator import bench, ceilings, device_state, mutants, preparing, sandbox, verify
+from kopt_mcp.evaluator import bench, ceilings, checks, device_state, mutants, preparing, sandbox, verify
 from kopt_mcp.evaluator.arms import Arm, Sampler
 from kopt_mcp.evaluator.bench import WorkloadBench
-from kopt_mcp.evaluator.channel import Channel, ChannelClosed
 from kopt_mcp.evaluator.claimed import Claimed
 from kopt_mcp.evaluator.compare import BadReference
 from kopt_mcp.evaluator.device_state import Observer
@@ -46,9 +42,9 @@ from kopt_mcp.evaluator.runners import Place
 from kopt_mcp.evaluator.spent import Spent
 from kopt_mcp.evaluator.timing import EventClock, WallClock
 from kopt_mcp.evaluator.zygote import Zygote
-from kopt_mcp.problem import Problem, ProblemError, Workload
+from kopt_mcp.problem import Problem, Workload
 
-__all__ = ["Harness", "HarnessError", "load_problem", "main", "serve"]
+__all__ = ["Harness", "HarnessError", "load_problem"]
 
 Said = Callable[[float, str], None]
 _TEAM, _SPARES = 3, 3
@@ -191,7 +187,7 @@ class Harness:
         self, problem: Problem, workloads: list[Workload], source: Source, job: Job, said: Said, spent: Spent
     ) -> Evaluation:
         said(0.0, "starting the candidate")
-        groups = verify.plan(problem, workloads, self._kind)
+        groups = checks.plan(problem, workloads, self._kind)
         with contextlib.ExitStack() as stack:
             team = [stack.enter_context(self._process(problem, source, job, spent)) for _ in range(self._team)]
             _start(team)
@@ -340,65 +336,3 @@ def _ended(processes: list[CandidateProcess]) -> list[str]:
     for one in processes:
         one.leave()
     return [one.close() for one in processes]
-
-
-def answer(harness: Harness, request: dict[str, Any], said: Said) -> Any:
-    """Carry out one request; the result is JSON."""
-    op = request["op"]
-    if op == "torch_device":
-        return asdict(harness.torch_device)
-    if op == "ceilings":
-        if request.get("known"):
-            harness.adopt_ceilings(Ceilings(**request["known"]))
-        else:
-            said(0.1, "measuring what the device can reach")
-        return asdict(harness.ceilings())
-    if op == "describe":
-        return asdict(harness.describe(harness.problem(request["problem"], request["sha256"])))
-    if op == "check_problem":
-        said(0.0, "trying wrong implementations on the problem")
-        return [asdict(m) for m in harness.check_problem(harness.problem(request["problem"], request["sha256"]))]
-    job = Job(**{**request["job"], "workloads": _names(request["job"]["workloads"])})
-    problem = harness.problem(job.problem, job.problem_sha256)
-    if op == "kernel_times":
-        return [asdict(k) for k in harness.kernel_times(problem, job, request["workload"])]
-    return asdict(harness.evaluate(problem, job, said))
-
-
-def _names(workloads: list[str] | None) -> tuple[str, ...] | None:
-    return None if workloads is None else tuple(workloads)
-
-
-def serve(channel: Channel, device: str, folder: Path, fork: bool = True) -> None:
-    """Answer requests until the server closes the channel; `fork` as for `Harness`."""
-    harness: Harness | None = None
-
-    def said(fraction: float, text: str) -> None:
-        channel.send({"event": "progress", "fraction": round(fraction, 3), "text": text})
-
-    while True:
-        try:
-            request = channel.receive()
-        except ChannelClosed:
-            break
-        try:
-            harness = harness or Harness(device, folder, fork)
-            channel.send({"event": "result", "result": answer(harness, request, said)})
-        except HarnessError as error:
-            channel.send({"event": "error", "kind": error.kind, "text": str(error)})
-        except ProblemError as error:
-            channel.send({"event": "error", "kind": "ProblemInvalid", "text": str(error)})
-        except ChannelClosed:
-            break
-        except Exception as error:
-            channel.send({"event": "error", "kind": "EvaluatorFailed", "text": f"{type(error).__name__}: {error}"})
-    if harness is not None:
-        harness.close()
-
-
-def main(fd: int, device: str, folder: str) -> None:
-    """Entry point of the process that `client` starts."""
-    import socket
-
-    tempfile.tempdir = folder
-    serve(Channel(socket.socket(fileno=fd)), device, Path(folder))

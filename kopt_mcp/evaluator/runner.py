@@ -25,8 +25,8 @@ from kopt_mcp.evaluator.watching import Structure, keep_the_heap
 def serve(channel: Channel, shared_fd: int, isolation: dict[str, str], job: dict[str, Any]) -> None:
     """Answer the harness until it closes the channel. Each message is answered once, `lay` a second time when called.
 
-    `job` holds `device`, `index`, `cache_bytes` and `shared_bytes`. A GPU is made ready before the first word: what takes long
-    and needs no candidate may then be done ahead of time.
+    `job` holds `device`, `index`, `cache_bytes` and `shared_bytes`. A GPU is made ready before the first word: what
+    takes long and needs no candidate may then be done ahead of time.
     """
     keep_the_heap()
     made: list[Candidate] = []

@@ -1,92 +1,23 @@
-"""Check a candidate on inputs that it cannot know.
-
-Every workload is tried with one public seed, whose numbers may be shown, and with secret ones, whose numbers may not.
-Over the workloads go the other distributions, layouts and shapes that the problem allows, two patterns of poison in
-the memory that outputs are given, a run on another stream, and repeats.
-"""
+"""Run the checks of a candidate, and judge what it returns."""
 
 from __future__ import annotations
 
 import math
-import secrets
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from random import Random
+from dataclasses import replace
 
 import torch
 
+from kopt_mcp.evaluator.checks import PUBLIC_SEED, Check
 from kopt_mcp.evaluator.compare import BadReference, Expected, Verdict
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.process import CandidateProcess
 from kopt_mcp.evaluator.records import WorkloadResult
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all, refused
-from kopt_mcp.problem import Case, Problem, Workload
-
-PUBLIC_SEED = 0
-POISONS = (0xFF, 0x55)
-"""NaN in every floating type, and a plausible finite number."""
-_LARGE = {"cpu": 16 << 20, "cuda": 64 << 20}
-"""Bytes above which a workload gets one distribution besides the normal one: more would cost too much time."""
-_GENERATED_SHAPES = 5
-_REPEATS = 3
-
-
-@dataclass(frozen=True)
-class Check:
-    """One call to make and to compare."""
-
-    case: Case
-    seed: int
-    poison: int
-    distribution: str = "normal"
-    layout: str = "contiguous"
-    own_stream: bool = False
-    first_seed: int | None = None
-    """Seed of a call on the same tensors, made before: what was remembered of it is now wrong."""
-
-    @property
-    def generated(self) -> bool:
-        """Whether its shape is none that the problem declares."""
-        return self.case.params != dict(self.case.workload.params)
-
-    def words(self) -> str:
-        """What was special about the inputs, for a failure's text."""
-        parts = [f"{self.distribution} values" if self.distribution != "normal" else "normally distributed values"]
-        if self.layout != "contiguous":
-            parts.append(f"{self.layout} inputs")
-        if self.first_seed is not None:
-            parts.append("in tensors that held other values at the call before")
-        if self.own_stream:
-            parts.append("on a stream that is not the default one")
-        if self.generated:
-            shape = ", ".join(f"{k}={v}" for k, v in self.case.params.items())
-            parts.append(f"at the generated shape {shape}")
-        return ", ".join(parts)
-
-
-def plan(problem: Problem, workloads: list[Workload], kind: str) -> list[tuple[Workload, list[Check]]]:
-    """All checks, grouped by workload, the cheapest workload first."""
-    rng = Random(secrets.randbits(64))
-    cases = sorted((problem.case(w) for w in workloads), key=lambda c: c.bytes)
-    small = [c for c in cases if c.bytes <= _LARGE[kind]] or cases[:1]
-    checks = {c.workload.name: [_check(c, PUBLIC_SEED, 0), _reused(c)] for c in cases}
-    for index, case in enumerate(cases):
-        for distribution in _distributions(problem, index == 0, case in small, rng):
-            checks[case.workload.name].append(Check(case, _secret(), POISONS[index % 2], distribution))
-    for layout in problem.layouts[1:]:
-        for case in rng.sample(small, min(2, len(small))):
-            checks[case.workload.name].append(Check(case, _secret(), POISONS[0], layout=layout))
-    first = small[0]
-    repeated = _secret()
-    checks[first.workload.name] += [_check(first, repeated, n) for n in range(_REPEATS)]
-    if kind == "cuda":
-        checks[first.workload.name].append(Check(first, _secret(), POISONS[0], own_stream=True))
-    for case in _generated(problem, small, rng):
-        checks[case.workload.name].append(_check(case, _secret(), 0))
-    return [(c.workload, checks[c.workload.name]) for c in cases]
+from kopt_mcp.problem import Problem, Workload
 
 
 def verify(
@@ -256,48 +187,3 @@ def _example(check: Check, verdict: Verdict) -> str:
     if check.seed != PUBLIC_SEED or verdict.expected is None:
         return ""
     return f" (public seed: expected {verdict.expected:.6g}, got {verdict.got:.6g})"
-
-
-def _check(case: Case, seed: int, poison: int) -> Check:
-    return Check(case, seed, POISONS[poison % 2])
-
-
-def _reused(case: Case) -> Check:
-    return Check(case, _secret(), POISONS[1], first_seed=_secret())
-
-
-def _secret() -> int:
-    return 1 + secrets.randbits(40)
-
-
-def _distributions(problem: Problem, first: bool, small: bool, rng: Random) -> list[str]:
-    """All at the first workload; at each other one those on which unsafe shortcuts overflow, and what chance adds.
-
-    Were it known which shape sees which values, a kernel could be wrong at the shapes that see only harmless ones.
-    """
-    others = [d for d in problem.distributions if d != "normal"]
-    if first:
-        return others
-    telling = [d for d in ("mixed", "large") if d in others][: 2 if small else 1]
-    rest = [d for d in others if d not in telling]
-    return telling + rng.sample(rest, min(len(rest), 1 if small else 1 - len(telling)))
-
-
-def _generated(problem: Problem, small: list[Case], rng: Random) -> list[Case]:
-    """Workloads at awkward sizes: one, primes, next to powers of two, no multiple of a vector's width."""
-    if not problem.vary:
-        return []
-    made = []
-    for _ in range(_GENERATED_SHAPES):
-        base = rng.choice(small)
-        override = {name: _awkward(rng, low, high) for name, (low, high) in problem.vary.items()}
-        made.append(problem.case(base.workload, **override))
-    return made
-
-
-def _awkward(rng: Random, low: int, high: int) -> int:
-    powers = [1 << p for p in range(1, 24)]
-    candidates = [1, 3, 7, 13, 31, 61, 127, 251, 509, 1021, 2039, 4093, 8191]
-    candidates += [p + d for p in powers for d in (-1, 1)]
-    inside = [c for c in candidates if low <= c <= high]
-    return rng.choice(inside) if inside else rng.randint(low, high)

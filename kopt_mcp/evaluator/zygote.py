@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import socket
 import sys
 import tempfile
 import threading
 import time
-import traceback
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from kopt_mcp.evaluator import sandbox
-from kopt_mcp.evaluator.channel import Channel, ChannelClosed
+from kopt_mcp.evaluator.channel import ChannelClosed
+from kopt_mcp.evaluator.forked import become_runner, close_all_but
 
 _REAP_S = 5.0
 
@@ -81,7 +79,7 @@ def _fork(ours: socket.socket, theirs: socket.socket, device_kind: str) -> int:
     if pid := os.fork():
         return pid
     ours.close()
-    _close_all_but(theirs.fileno())
+    close_all_but(theirs.fileno())
     try:
         _serve(theirs, device_kind)
     finally:
@@ -98,7 +96,7 @@ def _start_afresh(theirs: socket.socket, device_kind: str) -> int:
 
 def begin(fd: int, device_kind: str) -> None:
     """Entry point of a zygote that is not a fork of the harness."""
-    _close_all_but(fd)
+    close_all_but(fd)
     _serve(socket.socket(fileno=fd), device_kind)
 
 
@@ -117,7 +115,7 @@ def _serve(sock: socket.socket, device_kind: str) -> None:
             pid = os.fork()
             if pid == 0:
                 sock.close()
-                _become_runner(message, fds)
+                become_runner(message, fds)
             for fd in fds:
                 os.close(fd)
             runners.add(pid)
@@ -168,81 +166,6 @@ def _load_compiler(target: dict[str, Any]) -> bool:
     finally:
         os.environ.pop("TRITON_CACHE_DIR", None)
     return True
-
-
-def _become_runner(job: dict[str, Any], fds: list[int]) -> None:
-    """In the fork: shut in, then serve. Never returns."""
-    status = 1
-    try:
-        os.setsid()
-        for kind in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(kind, signal.SIG_DFL)
-        channel_fd, log_fd, shared_fd = fds
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(log_fd, 1)
-        os.dup2(log_fd, 2)
-        for name, fd in (("stdout", 1), ("stderr", 2)):  # the parent's may be a file that is closed below
-            stream = open(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
-            setattr(sys, name, stream)
-        _close_all_but(channel_fd, shared_fd)
-        os.chdir(job["folder"])
-        os.environ.clear()
-        os.environ.update(job["environment"])
-        sys.path[:] = [p for p in sys.path if p not in ("", ".")]
-        random.seed()
-        tempfile.tempdir = None  # found anew, from this process's own TMPDIR
-        limits = sandbox.Limits(cpu_s=job["cpu_s"])
-        isolation = sandbox.restrict(job["readable"], job["writable"], limits, job["hide_processes"])
-        if isolation.get("processes") == "hidden":
-            _go_below()
-        from kopt_mcp.evaluator import runner
-
-        channel = Channel(socket.socket(fileno=channel_fd), nonce=job["nonce"])
-        runner.serve(channel, shared_fd, isolation, job)
-        status = 0
-    except ChannelClosed:
-        status = 0
-    except BaseException:
-        traceback.print_exc()  # into the log of the runner, whose end is shown where it does not start
-    finally:
-        os._exit(status)
-
-
-def _go_below() -> None:
-    """Go on in the new process namespace; the two processes above end as the runner ends, and all in it with them.
-
-    The first process of a namespace is deaf to signals that it has no handler for, so that a runner in its place could
-    not even abort: it only waits for the runner, which is the second.
-    """
-    reading, writing = os.pipe()
-    if first := os.fork():
-        os.closerange(3, reading)
-        os.closerange(reading + 1, 4096)
-        os.waitpid(first, 0)
-        _end_like(int(os.read(reading, 16) or b"9"))
-    sandbox.die_with_parent()
-    os.close(reading)
-    if runner := os.fork():
-        os.closerange(3, writing)
-        os.closerange(writing + 1, 4096)
-        status = None
-        while status is None:
-            pid, raw = os.wait()
-            status = raw if pid == runner else None
-        os.write(writing, str(status).encode())
-        os._exit(0)
-    sandbox.die_with_parent()
-    os.close(writing)
-
-
-def _end_like(status: int) -> None:
-    """End with another process's wait status, by its signal or by its code."""
-    code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        if -code not in (signal.SIGKILL, signal.SIGSTOP):
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
 
 
 def _reap(pid: int, grace_s: float, runners: set[int]) -> dict[str, Any]:
@@ -302,14 +225,6 @@ def _signal(send: Any, pid: int) -> None:
         send(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return
-
-
-def _close_all_but(*keep: int) -> None:
-    os.closerange(3, min(keep))
-    ordered = sorted(keep)
-    for low, high in pairwise(ordered):
-        os.closerange(low + 1, high)
-    os.closerange(ordered[-1] + 1, 4096)
 
 
 def _line(message: dict[str, Any]) -> bytes:

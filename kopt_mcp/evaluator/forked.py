@@ -1,0 +1,99 @@
+"""From a fork of the zygote to a runner: nothing of its parents left open, shut in, its name hidden, then serving."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from itertools import pairwise
+from typing import Any
+
+from kopt_mcp.evaluator import sandbox
+from kopt_mcp.evaluator.channel import Channel, ChannelClosed
+
+
+def become_runner(job: dict[str, Any], fds: list[int]) -> None:
+    """In the fork: shut in, then serve. Never returns."""
+    status = 1
+    try:
+        os.setsid()
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(kind, signal.SIG_DFL)
+        channel_fd, log_fd, shared_fd = fds
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log_fd, 1)
+        os.dup2(log_fd, 2)
+        for name, fd in (("stdout", 1), ("stderr", 2)):  # the parent's may be a file that is closed below
+            stream = open(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+        close_all_but(channel_fd, shared_fd)
+        os.chdir(job["folder"])
+        os.environ.clear()
+        os.environ.update(job["environment"])
+        sys.path[:] = [p for p in sys.path if p not in ("", ".")]
+        random.seed()
+        tempfile.tempdir = None  # found anew, from this process's own TMPDIR
+        limits = sandbox.Limits(cpu_s=job["cpu_s"])
+        isolation = sandbox.restrict(job["readable"], job["writable"], limits, job["hide_processes"])
+        if isolation.get("processes") == "hidden":
+            _go_below()
+        from kopt_mcp.evaluator import runner
+
+        channel = Channel(socket.socket(fileno=channel_fd), nonce=job["nonce"])
+        runner.serve(channel, shared_fd, isolation, job)
+        status = 0
+    except ChannelClosed:
+        status = 0
+    except BaseException:
+        traceback.print_exc()  # into the log of the runner, whose end is shown where it does not start
+    finally:
+        os._exit(status)
+
+
+def _go_below() -> None:
+    """Go on in the new process namespace; the two processes above end as the runner ends, and all in it with them.
+
+    The first process of a namespace is deaf to signals that it has no handler for, so that a runner in its place could
+    not even abort: it only waits for the runner, which is the second.
+    """
+    reading, writing = os.pipe()
+    if first := os.fork():
+        os.closerange(3, reading)
+        os.closerange(reading + 1, 4096)
+        os.waitpid(first, 0)
+        end_like(int(os.read(reading, 16) or b"9"))
+    sandbox.die_with_parent()
+    os.close(reading)
+    if runner := os.fork():
+        os.closerange(3, writing)
+        os.closerange(writing + 1, 4096)
+        status = None
+        while status is None:
+            pid, raw = os.wait()
+            status = raw if pid == runner else None
+        os.write(writing, str(status).encode())
+        os._exit(0)
+    sandbox.die_with_parent()
+    os.close(writing)
+
+
+def end_like(status: int) -> None:
+    """End with another process's wait status, by its signal or by its code."""
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def close_all_but(*keep: int) -> None:
+    os.closerange(3, min(keep))
+    ordered = sorted(keep)
+    for low, high in pairwise(ordered):
+        os.closerange(low + 1, high)
+    os.closerange(ordered[-1] + 1, 4096)

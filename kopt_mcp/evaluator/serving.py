@@ -1,0 +1,75 @@
+"""The harness as a process: requests over a private channel, progress messages, then one result or one error each."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from kopt_mcp.evaluator.channel import Channel, ChannelClosed
+from kopt_mcp.evaluator.files import HarnessError
+from kopt_mcp.evaluator.harness import Harness, Said
+from kopt_mcp.evaluator.records import Ceilings, Job
+from kopt_mcp.problem import ProblemError
+
+
+def answer(harness: Harness, request: dict[str, Any], said: Said) -> Any:
+    """Carry out one request; the result is JSON."""
+    op = request["op"]
+    if op == "torch_device":
+        return asdict(harness.torch_device)
+    if op == "ceilings":
+        if request.get("known"):
+            harness.adopt_ceilings(Ceilings(**request["known"]))
+        else:
+            said(0.1, "measuring what the device can reach")
+        return asdict(harness.ceilings())
+    if op == "describe":
+        return asdict(harness.describe(harness.problem(request["problem"], request["sha256"])))
+    if op == "check_problem":
+        said(0.0, "trying wrong implementations on the problem")
+        return [asdict(m) for m in harness.check_problem(harness.problem(request["problem"], request["sha256"]))]
+    job = Job(**{**request["job"], "workloads": _names(request["job"]["workloads"])})
+    problem = harness.problem(job.problem, job.problem_sha256)
+    if op == "kernel_times":
+        return [asdict(k) for k in harness.kernel_times(problem, job, request["workload"])]
+    return asdict(harness.evaluate(problem, job, said))
+
+
+def _names(workloads: list[str] | None) -> tuple[str, ...] | None:
+    return None if workloads is None else tuple(workloads)
+
+
+def serve(channel: Channel, device: str, folder: Path, fork: bool = True) -> None:
+    """Answer requests until the server closes the channel; `fork` as for `Harness`."""
+    harness: Harness | None = None
+
+    def said(fraction: float, text: str) -> None:
+        channel.send({"event": "progress", "fraction": round(fraction, 3), "text": text})
+
+    while True:
+        try:
+            request = channel.receive()
+        except ChannelClosed:
+            break
+        try:
+            harness = harness or Harness(device, folder, fork)
+            channel.send({"event": "result", "result": answer(harness, request, said)})
+        except HarnessError as error:
+            channel.send({"event": "error", "kind": error.kind, "text": str(error)})
+        except ProblemError as error:
+            channel.send({"event": "error", "kind": "ProblemInvalid", "text": str(error)})
+        except ChannelClosed:
+            break
+        except Exception as error:
+            channel.send({"event": "error", "kind": "EvaluatorFailed", "text": f"{type(error).__name__}: {error}"})
+    if harness is not None:
+        harness.close()
+
+
+def main(fd: int, device: str, folder: str) -> None:
+    """Entry point of the process that `client` starts."""
+    tempfile.tempdir = folder
+    serve(Channel(socket.socket(fileno=fd)), device, Path(folder))
