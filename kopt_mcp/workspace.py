@@ -206,16 +206,17 @@ class Workspace:
         return [f for f in real if f.is_relative_to(self.root)]
 
     def reviewed(self, path: Path) -> bool:
-        """Whether git tracks a file and it is as it was committed."""
-        git = ["git", "-c", "core.fsmonitor=false", "-C", str(path.parent)]
-        asked = (["ls-files", "--error-unmatch", "--", path.name], ["diff", "--quiet", "HEAD", "--", path.name])
+        """Whether git has a file and it is as it was committed.
+
+        The bytes are compared here: git itself can be told to overlook that a file has changed.
+        """
+        git = ["git", "-C", str(path.parent), "cat-file", "blob", f"HEAD:./{path.name}"]
         try:
-            return all(
-                subprocess.run(git + question, capture_output=True, timeout=10, check=False).returncode == 0
-                for question in asked
-            )
+            committed = subprocess.run(git, capture_output=True, timeout=10, check=False)
+            now = path.read_bytes()
         except (OSError, subprocess.TimeoutExpired):
             return False
+        return committed.returncode == 0 and committed.stdout in (now, now.replace(b"\r\n", b"\n"))
 
     def replace(self, relative: str, data: bytes) -> None:
         """Put `data` in the place of a project file, its rights kept.

@@ -61,6 +61,24 @@ def test_a_changed_one_is_not(tracked: Project) -> None:
     assert tracked.baseline().problem == "unreviewed"
 
 
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+def test_a_change_that_git_was_told_to_overlook_is_seen(tracked: Project, flag: str) -> None:
+    git(tracked, "update-index", flag, "test_softmax.py")
+    (tracked.root / "test_softmax.py").write_text("# declares an easier problem\n")
+    assert tracked.baseline().problem == "unreviewed"
+
+
+def test_a_problem_that_is_only_staged_is_not_tracked(tracked: Project) -> None:
+    (tracked.root / "test_softmax.py").write_text("# declares another problem\n")
+    git(tracked, "add", "test_softmax.py")
+    assert tracked.baseline().problem == "unreviewed"
+
+
+def test_other_ends_of_lines_in_the_working_copy_are_no_change(tracked: Project) -> None:
+    (tracked.root / "test_softmax.py").write_bytes(b"# declares a problem\r\n")
+    assert tracked.baseline().problem == "tracked"
+
+
 def test_what_the_problem_imports_counts_too(tracked: Project) -> None:
     (tracked.root / "shapes.py").write_text("ROWS = 4\n")
     (tracked.root / "test_softmax.py").write_text("import shapes\n")
