@@ -191,7 +191,8 @@ def _write(out: Path, text: str, force: bool) -> None:
 
 def _reported(project: Project, found: Recognition, kernel: Path) -> Evaluator:
     """Who runs a script; both it and the kernel must lie in the project, which is laid out for it."""
-    from kopt_mcp.evaluator.reported import ReportedEvaluator, Script, ScriptProcess
+    from kopt_mcp.evaluator.reported import ReportedEvaluator
+    from kopt_mcp.evaluator.script_run import Script, ScriptProcess
     from kopt_mcp.workspace import Workspace
 
     space = Workspace(project.root)

@@ -20,7 +20,7 @@ from kopt_mcp.disk import Disk
 from kopt_mcp.edit import Edit
 from kopt_mcp.errors import GuardRefused, InputRefused, KoptError, ProblemInvalid, WorkspaceFailed
 from kopt_mcp.evaluator.client import Evaluator
-from kopt_mcp.evaluator.reported import RunScript
+from kopt_mcp.evaluator.script_run import RunScript
 from kopt_mcp.events import RefusalData
 from kopt_mcp.experiments import Experiments
 from kopt_mcp.lock import Locks

@@ -32,7 +32,7 @@ class Project:
     def loop(self) -> Loop:
         """The loop on this project."""
         # Imported late: most of the package hangs on it, and a client waits for the server to start, not for this.
-        from kopt_mcp.evaluator.reported import ScriptProcess
+        from kopt_mcp.evaluator.script_run import ScriptProcess
         from kopt_mcp.loop import Loop
         from kopt_mcp.memory import user_folder
         from kopt_mcp.platforms import detect_all

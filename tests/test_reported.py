@@ -15,7 +15,8 @@ from fakes import FakeEvaluator
 
 from kopt_mcp.errors import ProblemInvalid, ToolUnavailable, WorkspaceFailed
 from kopt_mcp.evaluator.records import Evaluation, Job
-from kopt_mcp.evaluator.reported import PAIRS, ReportedEvaluator, Script, ScriptProcess
+from kopt_mcp.evaluator.reported import PAIRS, ReportedEvaluator
+from kopt_mcp.evaluator.script_run import Script, ScriptProcess
 from kopt_mcp.platforms.host import Ran
 from kopt_mcp.watch import Watch
 

@@ -13,7 +13,7 @@ from tasks import written
 
 from kopt_mcp.disk import digest
 from kopt_mcp.errors import GuardRefused, InputRefused, KoptError, ProblemInvalid, ToolUnavailable
-from kopt_mcp.evaluator.reported import ScriptProcess
+from kopt_mcp.evaluator.script_run import ScriptProcess
 from kopt_mcp.loop import Loop
 from kopt_mcp.results import DecideResult
 from kopt_mcp.workspace import Workspace

@@ -14,7 +14,7 @@ from kopt_mcp.certificate import Certificate, issue
 from kopt_mcp.errors import Cancelled, DeviceBusy, InputRefused, ProblemInvalid
 from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.evaluator.records import Evaluation, Job, ProblemInfo, Timing, WorkloadInfo, WorkloadResult
-from kopt_mcp.evaluator.reported import RunScript
+from kopt_mcp.evaluator.script_run import RunScript
 from kopt_mcp.events import BaselineData
 from kopt_mcp.lock import Locks
 from kopt_mcp.metrics import chosen, gain_pct, value

@@ -14,7 +14,8 @@ from kopt_mcp.disk import digest
 from kopt_mcp.errors import InputRefused, ProblemInvalid, ToolUnavailable
 from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.evaluator.records import Trust
-from kopt_mcp.evaluator.reported import ReportedEvaluator, RunScript, Script
+from kopt_mcp.evaluator.reported import ReportedEvaluator
+from kopt_mcp.evaluator.script_run import RunScript, Script
 from kopt_mcp.problem import ProblemError
 from kopt_mcp.problems import Recognition, Unrecognised, complete, functions, recognise, source
 from kopt_mcp.problems.reading import digest_of
