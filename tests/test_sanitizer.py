@@ -189,11 +189,21 @@ def test_where_the_tool_cannot_reach_its_target_from_the_sandbox_it_is_run_outsi
     assert (run.status, run.isolation) == ("passed", "limits only")
 
 
-def test_what_hangs_once_is_not_tried_again(tmp_path: Path, stub: Path) -> None:
-    launch = FakeLaunch("", failure="timeout")
+def test_once_only_the_run_outside_came_to_an_end_the_other_is_not_tried_again(tmp_path: Path, stub: Path) -> None:
+    launch = FakeLaunch(UNREACHED, CLEAN, CLEAN)
+    sanitizer = Sanitizer(lambda: sys.executable, Host(env={"PATH": str(stub)}), launch)  # type: ignore[arg-type]
+    for _ in range(2):
+        (run,) = sanitizer(device=GPU, job=job(tmp_path, EXACT), workloads=INFOS, watch=Watch())
+        assert (run.status, run.isolation) == ("passed", "limits only")
+    assert launch.logs == []
+
+
+def test_what_does_not_end_in_time_anywhere_is_not_run(tmp_path: Path, stub: Path) -> None:
+    launch = FakeLaunch("", "", failure="timeout")
     (run,) = sanitize(job(tmp_path, EXACT), Host(env={"PATH": str(stub)}), launch=launch)
     assert run.status == "not run"
-    assert run.why.startswith("no end in time")
+    assert run.why.startswith("no end in time, while done")
+    assert launch.logs == []
 
 
 # Races

@@ -33,6 +33,8 @@ WORKLOADS = 2
 """How many of the smallest workloads are called: instrumented code is ten to a hundred times slower."""
 FOUND = 86
 """Exit status that the tool is asked for when it has found something."""
+TOGETHER_S = 60.0
+"""Longest run of tool and target shut in together, before they are given another chance outside."""
 LOG = "sanitizer.log"
 ENV = "/usr/bin/env"
 _MARK = "========= "
@@ -61,6 +63,8 @@ class Sanitizer:
 
     def __init__(self, python: Callable[[], str], host: Host | None = None, launch: Launch = launch) -> None:
         self._python, self._host, self._launch = python, host or Host(), launch
+        self._together = True
+        """Until a run shows that only the one outside comes to an end here."""
 
     def __call__(
         self, *, device: Device, job: Job, workloads: Sequence[WorkloadInfo], watch: Watch
@@ -90,15 +94,18 @@ class Sanitizer:
         self, program: str, tool: SanitizerTool, job: Job, workloads: tuple[str, ...], watch: Watch
     ) -> SanitizerRun:
         watch.progress(0.5, f"compute-sanitizer {tool} watches {', '.join(workloads)}")
-        inside, ended = self._attempt(program, tool, job, workloads, watch, shut_in=True)
-        if inside.status != "not run" or not ended:
-            return inside
-        return self._attempt(program, tool, job, workloads, watch, shut_in=False)[0]
+        if self._together:
+            inside = self._attempt(program, tool, job, workloads, watch, shut_in=True)
+            if inside.status != "not run":
+                return inside
+        outside = self._attempt(program, tool, job, workloads, watch, shut_in=False)
+        self._together = self._together and outside.status == "not run"
+        return outside
 
     def _attempt(
         self, program: str, tool: SanitizerTool, job: Job, workloads: tuple[str, ...], watch: Watch, shut_in: bool
-    ) -> tuple[SanitizerRun, bool]:
-        """What it says, and whether it came to an end: what hangs once hangs again."""
+    ) -> SanitizerRun:
+        timeout_s = min(job.timeout_s, TOGETHER_S) if shut_in else job.timeout_s
         target = TargetJob(
             op="each",
             problem=job.problem,
@@ -108,17 +115,16 @@ class Sanitizer:
             candidate_sha256=job.candidate_sha256,
             workloads=workloads,
             shut_in=False,  # if it is, then with the tool
-            timeout_s=job.timeout_s,
+            timeout_s=timeout_s,
         )
         with scratch() as folder:
             python = self._python()
             command = [*_command(program, tool, folder), *target.command(python, folder)]
             if shut_in:
                 command = _shut_in(command, program, job, folder).command(python, _made(folder / "outside"))
-            ran = self._launch(command, folder=folder, timeout_s=job.timeout_s, watch=watch)
+            ran = self._launch(command, folder=folder, timeout_s=timeout_s, watch=watch)
             answer = read_answer(folder) | _isolation(folder / "outside")
-            run = judge(tool, read_text(folder / LOG), answer, ran, str(folder))
-            return run, ran.failure != "timeout"
+            return judge(tool, read_text(folder / LOG), answer, ran, str(folder))
 
 
 def _command(program: str, tool: str, folder: Path) -> list[str]:
