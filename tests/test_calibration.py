@@ -30,25 +30,32 @@ def found(**over: float) -> dict[str, Any]:
     return {"about": about, "chains": chains, "copies": copies}
 
 
-def test_a_clock_that_adds_a_constant_has_the_true_slope_and_shows_the_gain_in_full() -> None:
+def test_a_clock_that_adds_a_constant_has_the_true_slope_and_the_constant() -> None:
     told = {v["method"]: v for v in calibration.verdicts(found(events=0.9))}
     assert told["events"]["slope"] == pytest.approx(1.0)
     assert told["events"]["over_cupti_us"] == pytest.approx(0.9)
     assert told["events"]["spread_us"] == pytest.approx(0.0)
-    assert told["events"]["gain_shown"] == pytest.approx(1.0)
     assert told["cupti"]["over_cupti_us"] == pytest.approx(0.0)
 
 
-def test_a_clock_that_sees_half_of_each_step_is_told_by_slope_and_gain() -> None:
+def test_a_clock_that_sees_half_of_each_step_is_told_by_its_slope() -> None:
     rows = found()
     for one in rows["chains"]:
         one["graph_cold"] = FIXED + PER_STEP * one["steps"] / 2
     told = {v["method"]: v for v in calibration.verdicts(rows)}
     assert told["graph"]["slope"] == pytest.approx(0.5)
-    assert told["graph"]["gain_shown"] == pytest.approx(0.5)
+
+
+def test_of_a_short_kernels_relative_gain_a_constant_hides_its_share() -> None:
+    shortest = next(row for row in calibration.gains(found(events=2.0)) if row["own"] > 1)
+    assert shortest["cupti"] == pytest.approx(shortest["own"])
+    assert shortest["events"] == pytest.approx(shortest["own"] * shortest["us"] / (shortest["us"] + 2.0))
+    longest = calibration.gains(found(events=2.0))[-1]
+    assert longest["events"] > 0.9 * longest["own"]
 
 
 def test_the_page_has_a_line_for_each_chain_copy_and_clock() -> None:
     text = calibration.page(found(events=0.9))
-    assert text.count("\n| ") == 3 + 3 + len(calibration.STEPS) + 1 + len(calibration.METHODS)
-    assert "| events | 1.000 | 0.90 | 0.00 | 1.00 |" in text
+    twins = len(calibration.STEPS) - 1
+    assert text.count("\n| ") == 2 * 4 + len(calibration.STEPS) + 1 + len(calibration.METHODS) + twins
+    assert "| events | 1.000 | 0.90 | 0.00 |" in text
