@@ -18,7 +18,10 @@ def _cross_entropy_kernel(logits_ptr, labels_ptr, losses_ptr, stride, vocab, LAN
     for start in range(0, vocab, LANES * WIDTH):
         mask = start + offsets < vocab
         x = tl.load(logits + start + offsets, mask=mask, other=-float("inf")).to(tl.float32)
-        larger = tl.maximum(largest, tl.max(x, axis=1))
+        if WIDTH > 1:
+            larger = tl.maximum(largest, tl.max(x, axis=1))
+        else:
+            larger = tl.maximum(largest, tl.max(x))
         total = total * tl.exp(largest - larger) + tl.sum(tl.exp(x - larger[:, None]), axis=1)
         largest = larger
 
@@ -33,7 +36,8 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """logits: (rows, vocab), unit stride along vocab; labels: (rows,) int64 in [0, vocab); returns float32 losses."""
     rows, vocab = logits.shape
     losses = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    # A lane that owns the values of one 16-byte load corrects its sum once for all of them.
+    # A lane that owns the values of one 16-byte load corrects its sum once for all of them; rows that start anywhere
+    # are loaded value by value, and corrected once a block.
     width = 16 // logits.element_size()
     if (logits.stride(0) * logits.element_size()) % 16 or logits.data_ptr() % 16:
         width = 1

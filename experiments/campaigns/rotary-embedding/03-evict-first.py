@@ -1,4 +1,4 @@
-"""Rotary position embedding, halves layout: one program per tile of positions of several heads."""
+"""Rotary position embedding, halves layout: one program per tile of positions of one head."""
 
 import torch
 import triton
@@ -19,28 +19,29 @@ def _rotary_kernel(
     heads,
     seq,
     half,
-    HEADS: tl.constexpr,
+    PADDED: tl.constexpr,
     POSITIONS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    if PADDED > 0:
+        half = PADDED
     tiles = tl.cdiv(seq, POSITIONS)
-    groups = tl.cdiv(heads, HEADS)
     tile = tl.program_id(0).to(tl.int64)
     row = tile // tiles
-    group, batch = row % groups, row // groups
+    head, batch = row % heads, row // heads
     position = ((tile % tiles) * POSITIONS + tl.arange(0, POSITIONS))[:, None]
     offsets = tl.arange(0, BLOCK)[None, :]
     mask = (position < seq) & (offsets < half)
 
+    x = x_ptr + batch * x_batch_stride + head * x_head_stride + position * x_seq_stride + offsets
+    first = tl.load(x, mask=mask, eviction_policy="evict_first").to(tl.float32)
+    second = tl.load(x + half, mask=mask, eviction_policy="evict_first").to(tl.float32)
     cos = tl.load(cos_ptr + position * cos_stride + offsets, mask=mask).to(tl.float32)
     sin = tl.load(sin_ptr + position * sin_stride + offsets, mask=mask).to(tl.float32)
-    for head in range(group * HEADS, tl.minimum(group * HEADS + HEADS, heads)):
-        x = x_ptr + batch * x_batch_stride + head * x_head_stride + position * x_seq_stride + offsets
-        first = tl.load(x, mask=mask, eviction_policy="evict_first").to(tl.float32)
-        second = tl.load(x + half, mask=mask, eviction_policy="evict_first").to(tl.float32)
-        out = out_ptr + ((batch * heads + head) * seq + position) * 2 * half + offsets
-        tl.store(out, (first * cos - second * sin).to(out_ptr.dtype.element_ty), mask=mask)
-        tl.store(out + half, (second * cos + first * sin).to(out_ptr.dtype.element_ty), mask=mask)
+
+    out = out_ptr + (row * seq + position) * 2 * half + offsets
+    tl.store(out, (first * cos - second * sin).to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(out + half, (second * cos + first * sin).to(out_ptr.dtype.element_ty), mask=mask)
 
 
 def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -49,8 +50,7 @@ def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> t
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     block = triton.next_power_of_2(dim // 2)
     positions = min(triton.next_power_of_2(seq), max(2048 // block, 1))
-    together = 4 if seq > 1 else 1
-    _rotary_kernel[(batch * triton.cdiv(heads, together) * triton.cdiv(seq, positions),)](
+    _rotary_kernel[(batch * heads * triton.cdiv(seq, positions),)](
         x,
         cos,
         sin,
@@ -63,7 +63,7 @@ def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> t
         heads,
         seq,
         dim // 2,
-        HEADS=together,
+        PADDED=dim // 2 if block > dim // 2 else 0,
         POSITIONS=positions,
         BLOCK=block,
         num_warps=4 if positions * block >= 1024 else 1,

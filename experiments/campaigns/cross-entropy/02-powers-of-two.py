@@ -19,7 +19,10 @@ def _cross_entropy_kernel(logits_ptr, labels_ptr, losses_ptr, stride, vocab, LAN
     for start in range(0, vocab, LANES * WIDTH):
         mask = start + offsets < vocab
         x = tl.load(logits + start + offsets, mask=mask, other=-float("inf")).to(tl.float32) * LOG2_E
-        larger = tl.maximum(largest, tl.max(x, axis=1))
+        if WIDTH > 1:
+            larger = tl.maximum(largest, tl.max(x, axis=1))
+        else:
+            larger = tl.maximum(largest, tl.max(x))
         total = total * tl.exp2(largest - larger) + tl.sum(tl.exp2(x - larger[:, None]), axis=1)
         largest = larger
 
@@ -34,11 +37,12 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """logits: (rows, vocab), unit stride along vocab; labels: (rows,) int64 in [0, vocab); returns float32 losses."""
     rows, vocab = logits.shape
     losses = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    # A lane that owns the values of one 16-byte load corrects its sum once for all of them.
+    # A lane that owns the values of one 16-byte load corrects its sum once for all of them; rows that start anywhere
+    # are loaded value by value, and corrected once a block.
     width = 16 // logits.element_size()
     if (logits.stride(0) * logits.element_size()) % 16 or logits.data_ptr() % 16:
         width = 1
     _cross_entropy_kernel[(rows,)](
-        logits, labels, losses, logits.stride(0), vocab, LANES=4096 // width, WIDTH=width, num_warps=8
+        logits, labels, losses, logits.stride(0), vocab, LANES=2048 // width, WIDTH=width, num_warps=4
     )
     return losses
