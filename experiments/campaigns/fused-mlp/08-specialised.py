@@ -157,14 +157,6 @@ def _load_tiles(
 
 
 @gluon.jit
-def _store(out_desc, out_tile, values, row, col):
-    tma.store_wait(0)
-    out_tile.store(values.to(out_desc.dtype))
-    fence_async_shared()
-    tma.async_copy_shared_to_global(out_desc, [row, col], out_tile)
-
-
-@gluon.jit
 def _multiply(
     out_desc,
     x_halves,
@@ -188,7 +180,7 @@ def _multiply(
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         row, col = _place(tile, tiles_m, tiles_n, GROUP)
         total = gl.zeros([64, BLOCK_N], gl.float32, layout)
-        before = 0
+        before = 0  # not slot itself: a loop of Triton 3.6 takes two names of one value for one
         for start in range(0, k, BLOCK_K):
             mbarrier.wait(ready.index(slot), phase)
             x = x_halves.index(2 * slot + HALF)
@@ -200,13 +192,15 @@ def _multiply(
         total = warpgroup_mma_wait(0, deps=[total])
         mbarrier.arrive(empty.index(before))
         at = row * 128 + HALF * 64
-        left, right = total.reshape([64, 2, BLOCK_N // 2]).permute(0, 2, 1).split()
         if GATED:
-            hidden = left / (1.0 + gl.exp2(left * -1.4426950408889634)) * right
-            _store(out_desc, out_tile, hidden, at, col * (BLOCK_N // 2))
+            gate, up = total.reshape([64, 2, BLOCK_N // 2]).permute(0, 2, 1).split()
+            result = gate / (1.0 + gl.exp2(gate * -1.4426950408889634)) * up
         else:
-            _store(out_desc, out_tile, left, at, col * BLOCK_N)
-            _store(out_desc, out_tile, right, at, col * BLOCK_N + BLOCK_N // 2)
+            result = total
+        tma.store_wait(0)  # of the tile before
+        out_tile.store(result.to(out_desc.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(out_desc, [at, col * out_tile.shape[1]], out_tile)
     tma.store_wait(0)
 
 
@@ -228,7 +222,7 @@ def _product_ws_kernel(
     dtype: gl.constexpr = x_desc.dtype
     x_tiles = gl.allocate_shared_memory(dtype, [STAGES, 128, BLOCK_K], x_desc.layout)
     w_tiles = gl.allocate_shared_memory(dtype, [STAGES, 2 * HALF_N, BLOCK_K], left_desc.layout)
-    out_tiles = gl.allocate_shared_memory(dtype, [2, 64, HALF_N], out_desc.layout)
+    out_tiles = gl.allocate_shared_memory(dtype, [2, 64, out_desc.block_shape[1]], out_desc.layout)
     x_halves = x_tiles._reinterpret(dtype, [2 * STAGES, 64, BLOCK_K], x_desc.layout)
     w_halves = w_tiles._reinterpret(dtype, [2 * STAGES, HALF_N, BLOCK_K], left_desc.layout)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -281,11 +275,11 @@ def _product(x: torch.Tensor, left: torch.Tensor, right: torch.Tensor, out: torc
         _descriptor(x, 128, 64),
         _descriptor(left, 128, 64),
         _descriptor(right, 128, 64),
-        _descriptor(out, 64, 128),
+        _descriptor(out, 64, 128 if gated else 256),
         rows,
         cols,
         x.shape[1],
-        STAGES=4,
+        STAGES=4 if gated else 3,
         GROUP=8,
         GATED=gated,
         num_warps=4,
