@@ -138,6 +138,7 @@ def test_a_timed_output_is_kept_until_it_is_forgotten(shared: mmap.mmap, tmp_pat
     assert claim["us"] > 0
     (stored,) = candidate.fetch({"seed": 2})["outputs"]
     assert fingerprint([torch.frombuffer(shared, dtype=torch.float32, count=stored["bytes"] // 4)]) == claim["print"]
+    assert candidate.settle(SAMPLE) == {}
     candidate.forget({})
     with pytest.raises(KeyError):
         candidate.fetch({"seed": 2})

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,6 +120,34 @@ def test_what_is_in_force_is_reported(tmp_path: Path) -> None:
         return sandbox.restrict([], [str(tmp_path)], sandbox.Limits(cpu_s=5))["limits"]
 
     assert inside(tmp_path, report) == "on"
+
+
+def test_a_thread_is_shut_in_and_says_what_is_in_force(tmp_path: Path) -> None:
+    """Of a process that is not shut in itself: what a thread may not do, the others still may."""
+    own, secret = tmp_path / "own", tmp_path / "secret"
+    own.mkdir()
+    secret.write_text("42")
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        said: list[str] = []
+
+        def shut_in() -> None:
+            report = sandbox.restrict(sandbox.interpreter_folders(), [str(own)], sandbox.Limits(cpu_s=5))
+            said.append(report["landlock"][:2])
+            try:
+                said.append(secret.read_text())
+            except PermissionError:
+                said.append("refused")
+
+        thread = threading.Thread(target=shut_in)
+        thread.start()
+        thread.join()
+        os.write(writing, " ".join([*said, secret.read_text()]).encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(pid, 0)
+    with os.fdopen(reading) as pipe:
+        assert pipe.read() in ("on refused 42", "of 42 42")
 
 
 def test_descendants_are_found_down_to_grandchildren() -> None:

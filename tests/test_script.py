@@ -1,6 +1,7 @@
 """A problem file as a program and as a test of pytest's."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import pytest
 from evaluating import CHEATS, PROBLEMS
 
 ROOT = Path(__file__).resolve().parent.parent
+MEASURED = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
+"""What has coverage measure a program that a test starts, where coverage runs."""
 MAIN = "\nif __name__ == '__main__':\n    raise SystemExit(PROBLEM.main())\n"
 
 
@@ -26,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(folder / "test_softmax.py"), "--device", "cpu", *arguments]
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **MEASURED}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
@@ -85,7 +88,7 @@ def test_pytest_collects_the_problem_as_a_test(folder: Path) -> None:
     shutil.copy(folder / "test_softmax.py", again)
     files = [str(folder / "test_softmax.py"), str(again)]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **MEASURED}
     (folder / "softmax.py").write_text("import torch\nprint('at import')\n" + (folder / "softmax.py").read_text())
     right = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
     assert right.returncode == 0, right.stdout

@@ -1,5 +1,8 @@
 """Which checks are made, and what a failure says."""
 
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -7,8 +10,12 @@ import torch
 from evaluating import PROBLEMS
 
 from kopt_mcp.evaluator import checks as planning
+from kopt_mcp.evaluator import verify
 from kopt_mcp.evaluator.checks import PUBLIC_SEED, Check
 from kopt_mcp.evaluator.harness import load_problem
+from kopt_mcp.evaluator.process import CandidateProcess, Source
+from kopt_mcp.evaluator.runners import Place
+from kopt_mcp.evaluator.zygote import Zygote
 from kopt_mcp.problem import DISTRIBUTIONS, LAYOUTS, Problem, Workload
 
 FILE = PROBLEMS / "softmax.py"
@@ -115,3 +122,45 @@ def test_words_say_what_was_special() -> None:
     assert (
         Check(PROBLEM.case(PROBLEM.workloads[1], rows=7), 1, 0xFF).words().endswith("generated shape rows=7, cols=257")
     )
+
+
+def team(place: Place, text: str, size: int) -> list[CandidateProcess]:
+    """Several processes of one candidate."""
+    source = Source(text.encode(), sha256(text.encode()).hexdigest(), ".py")
+    return [CandidateProcess(place, PROBLEM, source, 20.0).start() for _ in range(size)]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    (tmp_path / "seed").mkdir()
+    made = Place(Zygote("cpu", fork=False), tmp_path, "cpu", 1 << 20, tmp_path / "seed")
+    yield made
+    made.zygote.close()
+
+
+SOFTMAX = "import torch\ndef softmax(x):\n    {}return torch.softmax(x, dim=-1)\n"
+
+
+def test_a_team_makes_every_check_once_and_adds_up_what_it_finds(place: Place) -> None:
+    groups = planning.plan(PROBLEM, PROBLEM.for_device("cpu"), "cpu")
+    said: list[float] = []
+    members = team(place, SOFTMAX.format(""), 2)
+    results = verify.verify(members, PROBLEM, groups, "cpu", lambda fraction, text: said.append(fraction))
+    assert [(r.workload, r.status) for r in results] == [(w.name, "PASSED") for w, _ in groups]
+    assert [r.checks for r in results] == [len(checks) for _, checks in groups]
+    assert all(r.error_ratio is not None and r.error_ratio <= 1 for r in results)
+    assert said == sorted(said)
+    assert verify.library_work(members[0], results) == "torch's own operators compute in it: _softmax"
+    assert [member.close() for member in members] == ["", ""]
+
+
+def test_a_team_stops_at_what_is_wrong_and_says_it_last(place: Place) -> None:
+    groups = planning.plan(PROBLEM, PROBLEM.for_device("cpu"), "cpu")
+    members = team(place, SOFTMAX.format("if x.shape[1] == 300: raise KeyError('k')\n    "), 2)
+    results = verify.verify(members, PROBLEM, groups, "cpu", lambda fraction, text: None)
+    assert (results[-1].workload, results[-1].status) == ("16x300-fp32", "RUNTIME_ERROR")
+    assert "KeyError" in results[-1].detail
+    assert verify.library_work(members[0], results) == ""
+    assert len(results) < len(groups)
+    for member in members:
+        member.close()

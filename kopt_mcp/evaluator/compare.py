@@ -16,8 +16,8 @@ step down from hiding under the largest element, bound 3 keeps small elements fr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -130,7 +130,7 @@ def _judge_exact(out: torch.Tensor, reference: torch.Tensor) -> Verdict:
     count = int(wrong.sum())
     if count == 0:
         return Verdict("PASSED", "equal", 0.0)
-    where = _index(wrong.flatten().to(torch.uint8).argmax(), out.shape)
+    where = _index(int(wrong.flatten().to(torch.uint8).argmax()), out.shape)
     got, expected = float(out[where]), float(reference[where])
     return Verdict("INCORRECT_NUMERICAL", f"{count} of {out.numel()} elements differ", None, where, got, expected)
 
@@ -222,8 +222,13 @@ def _rms(values: torch.Tensor) -> float:
     return float(values.square().mean().sqrt()) if values.numel() else 0.0
 
 
-def _index(flat: Any, shape: torch.Size) -> tuple[int, ...]:
-    return tuple(int(i) for i in torch.unravel_index(torch.as_tensor(flat), shape))
+def _index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """The position of the `flat`-th element. Torch's own function for it takes a second at its first call."""
+    index: list[int] = []
+    for size in reversed(shape):
+        flat, rest = divmod(flat, size)
+        index.insert(0, rest)
+    return tuple(index)
 
 
 def _times(value: float) -> str:

@@ -166,8 +166,7 @@ class CandidateProcess:
         """Ask the runner to end, without waiting for it: several may then end at once."""
         runner = self._runner
         if runner is not None and self._leaving is None:
-            # In a process namespace the runner is the second below, and whatever it leaves ends with it.
-            self._strays = len(sandbox.descendants(runner.pid)) - (2 if runner.hidden else 0)
+            self._strays = len(sandbox.descendants(runner.pid)) - runner.own_processes
             if not self._cold:
                 self._place.caches.keep(self.source.sha256, runner.cache)
             self._leaving = runner.say_goodbye()
@@ -187,7 +186,7 @@ class CandidateProcess:
             self._place.spares.end(runner, grace_s=1.0)
         else:
             ended = runner.reap(grace_s=1.0 if self._leaving else 0.0)
-        if left := max(self._strays, ended["leftovers"]):
+        if (left := max(self._strays, ended["leftovers"] - runner.own_processes)) > 0:
             return f"it left {left} process(es) running, which were ended"
         if self._leaving and ended["code"] != 0:
             return "it did not end by itself"

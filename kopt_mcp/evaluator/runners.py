@@ -106,6 +106,11 @@ class Runner:
         """Whether it lives in a process namespace, in which it is the second below the process that is known here."""
         return self.isolation.get("processes") == "hidden"
 
+    @property
+    def own_processes(self) -> int:
+        """How many processes below the known one are the runner itself, and not started by a candidate."""
+        return 2 if self.hidden else 0
+
     def alive(self) -> bool:
         """Whether it has not ended on its own."""
         with contextlib.suppress(OSError):
