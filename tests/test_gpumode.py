@@ -290,3 +290,20 @@ def test_a_reference_that_is_random_is_refused(evaluator: LocalEvaluator, tmp_pa
     folder = changed(tmp_path, "masked/reference.py", "return (x * inside)", "return (torch.rand_like(x) * inside)")
     with pytest.raises(ProblemInvalid, match="draws random numbers"):
         Task(evaluator, folder, tmp_path).mutants()
+
+
+def test_a_reference_that_answers_in_float64_asks_for_float32(evaluator: LocalEvaluator, tmp_path: Path) -> None:
+    folder = changed(tmp_path, "masked/reference.py", "(x * inside).sum", "(x * inside).double().sum")
+    (folder / "reference.py").write_text(
+        (folder / "reference.py").read_text().replace("ref_kernel(data), r", "output, r")
+    )
+    task = Task(evaluator, folder, tmp_path)
+    assert task.verify(HONEST).status == "PASSED"
+    assert (
+        task.verify(HONEST.replace("torch.where(inside, x, 0.0)", "(x * inside).double()")).status == "INCORRECT_DTYPE"
+    )
+
+
+def test_tests_in_bfloat16_are_for_a_gpu_only(tmp_path: Path) -> None:
+    problem = load(changed(tmp_path, "masked/reference.py", "return x, {", "return x.bfloat16(), {"))
+    assert {w.devices for w in problem.workloads} == {("cuda",)}

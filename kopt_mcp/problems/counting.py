@@ -20,6 +20,8 @@ from kopt_mcp.evaluator.generated import placed
 _COMPUTE_BOUND = 40.0
 """Operations a byte above which a problem is called compute bound; no verdict rests on it."""
 _LATENCY_BYTES = 1 << 20
+_ON_CPU = 64 << 20
+"""Bytes up to which a workload is for a CPU too."""
 _LANES = 1024
 """Partial sums that a kernel is taken to keep of a long sum."""
 _PRODUCTS = {"mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv"}
@@ -61,6 +63,14 @@ def counted(function: Callable[..., Any], args: Sequence[Any]) -> Costs | None:
         longest=max(1, watch.terms),
         partial=watch.partial,
     )
+
+
+def devices_of(moved: float, dtype: str) -> tuple[str, ...]:
+    """What a workload is for: a GPU, and a CPU too where it is small.
+
+    Not in bfloat16: without a GPU Triton's interpreter runs the kernel, and truncates where hardware rounds to nearest.
+    """
+    return ("cpu", "cuda") if moved <= _ON_CPU and dtype != "bfloat16" else ("cuda",)
 
 
 def bound_of(moved: float, costs: Costs | None) -> Literal["memory", "compute", "latency"]:

@@ -18,14 +18,12 @@ from kopt_mcp.evaluator.generated import placed
 from kopt_mcp.problem import DTYPES, Input, Make, Problem, ProblemError, Spec, Workload
 from kopt_mcp.problems import executed
 from kopt_mcp.problems.adapters import flashinfer as adapter
-from kopt_mcp.problems.counting import bound_of, counted
+from kopt_mcp.problems.counting import bound_of, counted, devices_of
 from kopt_mcp.problems.exact import exact, spread
 from kopt_mcp.problems.reading import bytes_of
 from kopt_mcp.problems.traces import Definition, Tensor, names_of
 from kopt_mcp.problems.traces import Workload as Given
 
-_ON_CPU = 64 << 20
-"""Bytes up to which a workload is for a CPU too."""
 _LARGEST_INTEGER = {"int8": 128, "uint8": 256}
 _INTEGERS = 1024
 _WEIGHTS = ("weight", "weights", "proj", "projs")
@@ -211,8 +209,7 @@ def _workloads(
             "longest": costs.longest if costs else 1,
             "partial": costs is None or costs.partial,
         }
-        devices = ("cpu", "cuda") if read + written <= _ON_CPU else ("cuda",)
-        made.append(Workload(params, dtype, devices, name=name))
+        made.append(Workload(params, dtype, devices_of(read + written, dtype), name=name))
     return made
 
 

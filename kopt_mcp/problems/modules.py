@@ -15,13 +15,11 @@ from torch.overrides import TorchFunctionMode
 from kopt_mcp.evaluator.generated import Unusable, flatten, placed, rebuild, register, seeded
 from kopt_mcp.problem import DISTRIBUTIONS, Input, Make, Problem, ProblemError, Spec, Workload
 from kopt_mcp.problems.adapters import kernelbench as adapter
-from kopt_mcp.problems.counting import Costs, bound_of, counted
+from kopt_mcp.problems.counting import Costs, bound_of, counted, devices_of
 from kopt_mcp.problems.exact import exact, spread
 
 _SPREAD = 0.25
 """By how much state that a module makes constant is moved about: of its value, or absolutely where that is zero."""
-_ON_CPU = 64 << 20
-"""Bytes up to which a workload is for a CPU too."""
 _SETS = 2
 _TRIALS = 1000
 
@@ -267,7 +265,7 @@ def _workload(number: int, size: Size, states: _States, options: Options) -> Wor
             "longest": size.costs.longest if size.costs else 1,
         },
         dtype=options.dtype,
-        devices=("cpu", "cuda") if moved <= _ON_CPU else ("cuda",),
+        devices=devices_of(moved, options.dtype),
         name=f"{shape}-{short}",
     )
 
