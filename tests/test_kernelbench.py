@@ -15,6 +15,7 @@ from kopt_mcp.errors import ProblemInvalid
 from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.problem import ProblemError, Spec
 from kopt_mcp.problems import Recognition, kernelbench, load, recognise
+from kopt_mcp.problems.exact import spread
 
 SCALED = """
 import torch
@@ -275,3 +276,17 @@ def test_counters_and_running_statistics_are_state_too(evaluator: LocalEvaluator
     assert still.verify(honest.replace("self.norm(self.dense(x))", "self.norm.train()(self.dense(x))")).status == (
         "INCORRECT_NUMERICAL"
     )
+
+
+def test_a_problem_that_is_too_large_for_the_device_is_told_so(evaluator: LocalEvaluator, tmp_path: Path) -> None:
+    text = SOFTMAX.replace("return torch.softmax(x, dim=1)", "raise torch.cuda.OutOfMemoryError('70 GiB')")
+    task = Task(evaluator, written(tmp_path, {"9_x.py": text}) / "9_x.py", tmp_path)
+    with pytest.raises(ProblemInvalid, match=r"too little memory to check this problem.*smaller workloads.*70 GiB"):
+        task.mutants()
+
+
+def test_the_spread_of_a_product_is_the_size_of_its_terms() -> None:
+    a, b = torch.randn(20, 300, dtype=torch.float64), torch.randn(300, 30, dtype=torch.float64)
+    found = spread(lambda x, y: [x @ y])(a, b)[0]
+    terms = (2 * a.square() @ b.square()).sqrt()
+    assert 0.8 < float((found.square().mean() / terms.square().mean()).sqrt()) < 1.2

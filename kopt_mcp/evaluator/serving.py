@@ -8,11 +8,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed
 from kopt_mcp.evaluator.files import HarnessError
 from kopt_mcp.evaluator.harness import Harness, Said
 from kopt_mcp.evaluator.records import Ceilings, Job
 from kopt_mcp.problem import ProblemError
+
+TOO_LARGE = (
+    "the device has too little memory to check this problem, which is computed in float64 several times over: give it "
+    "smaller workloads, or take a larger device."
+)
 
 
 def answer(harness: Harness, request: dict[str, Any], said: Said) -> Any:
@@ -63,6 +70,9 @@ def serve(channel: Channel, device: str, folder: Path, fork: bool = True) -> Non
             channel.send({"event": "error", "kind": "ProblemInvalid", "text": str(error)})
         except ChannelClosed:
             break
+        except torch.cuda.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            channel.send({"event": "error", "kind": "ProblemInvalid", "text": f"{TOO_LARGE} {str(error)[:200]}"})
         except Exception as error:
             channel.send({"event": "error", "kind": "EvaluatorFailed", "text": f"{type(error).__name__}: {error}"})
     if harness is not None:

@@ -93,9 +93,11 @@ def spread(reference: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., li
         total = [torch.zeros_like(t, dtype=torch.float64) for t in still]
         for draw in range(_DRAWS):
             moved = reference(*[_off_by_one_step(a, 7919 * draw + position) for position, a in enumerate(args)])
-            for position, (a, b) in enumerate(zip(still, moved, strict=True)):
-                total[position] += ((b.double() - a.double()) / _STEP).nan_to_num(0.0, 0.0, 0.0).square()
-        return [(t / _DRAWS).sqrt() for t in total]
+            for added, a, b in zip(total, still, moved, strict=True):
+                # In place where it can be: some problems fill a quarter of the device's memory.
+                own = b.clone() if b.data_ptr() == a.data_ptr() else b  # a reference may return what it keeps
+                added.add_(own.double().sub_(a).div_(_STEP).nan_to_num_(0.0, 0.0, 0.0).square_())
+        return [t.div_(_DRAWS).sqrt_() for t in total]
 
     return scale
 
@@ -105,7 +107,7 @@ def _off_by_one_step(value: Any, seed: int) -> Any:
         return value
     generator = torch.Generator(device=value.device).manual_seed(seed)
     up = torch.randint(0, 2, value.shape, generator=generator, device=value.device, dtype=torch.int8)
-    return value * (1.0 + _STEP * (2.0 * up.to(value.dtype) - 1.0))
+    return up.to(value.dtype).mul_(2.0 * _STEP).add_(1.0 - _STEP).mul_(value)
 
 
 def _random_state() -> list[torch.Tensor]:
