@@ -29,7 +29,15 @@ WORKLOAD = {
 }
 CALL = {"seed": 1, "distribution": "normal", "layout": "contiguous", "poison": 255, "own_stream": False}
 CALL["first_seed"] = None
-LOAD: dict[str, Any] = {"entry": "f", "adapter": "", "adapter_spec": {}, "arguments": [], "mutates": [], "scratch": []}
+LOAD: dict[str, Any] = {
+    "entry": "f",
+    "adapter": "",
+    "adapter_spec": {},
+    "arguments": [],
+    "mutates": [],
+    "scratch": [],
+    "on_device": False,
+}
 LOAD |= {"build_timeout_s": 60, "cpu_s": 1 << 30}
 SAMPLE = {"seed": 2, "distribution": "normal", "layout": "contiguous", "spin_us": 1.0, "warm": False, "keep": True}
 

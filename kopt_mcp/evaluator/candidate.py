@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator import native, sandbox
+from kopt_mcp.evaluator import native, on_device, sandbox
 from kopt_mcp.evaluator.channel import Channel
 from kopt_mcp.evaluator.inputs import Guarded, draw
 from kopt_mcp.evaluator.loading import imported
@@ -59,6 +59,8 @@ class Candidate:
         self._outputs: list[dict[str, Any]] = []
         self._kept: dict[int, list[torch.Tensor]] = {}
         self._pinned = 0
+        self._driver: on_device.Driver | None = None
+        self._named: list[torch.Tensor] = []
         self._previous: list[Guarded] = []
         self._laid: list[Any] = []
         self._function: Callable[..., Any]
@@ -75,6 +77,7 @@ class Candidate:
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import or build the candidate, which may compute for `cpu_s` seconds in all."""
         sandbox.limit_cpu(message["cpu_s"])
+        self._driver = on_device.CudaDriver() if message["on_device"] else None
         self._arguments = message["arguments"]
         self._mutates, self._scratch = message["mutates"], message["scratch"]
         source = Path.cwd() / message["source"]
@@ -101,7 +104,7 @@ class Candidate:
 
     def _pin(self, size: int) -> None:
         """Pin the part of the shared memory that outputs go to: copies from the device become ten times faster."""
-        if self.device == "cpu" or size <= self._pinned:
+        if self.device == "cpu" or self._driver is not None or size <= self._pinned:
             return
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._shared))
         runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
@@ -285,10 +288,15 @@ class Candidate:
         return found
 
     def _store(self, outputs: list[torch.Tensor]) -> list[dict[str, Any]]:
-        """Copy outputs to the shared memory, as many as fit; the harness compares the bytes."""
+        """Hand outputs over, through the shared memory as far as they fit; the harness compares the bytes."""
         offset = 0
         stored = []
+        self._named.clear()
         for tensor in outputs:
+            if self._driver is not None and tensor.numel() * tensor.element_size() >= on_device.LEAST_BYTES:
+                self._named.append(tensor.contiguous())
+                stored.append(on_device.named(self._driver, self._named[-1]))
+                continue
             size = tensor.numel() * tensor.element_size()
             if offset + size > len(self._shared):
                 raise Structure("INCORRECT_SHAPE", f"the outputs are larger than expected ({offset + size} bytes)")
@@ -296,6 +304,7 @@ class Candidate:
             _from_shared(self._shared, meta).copy_(tensor)
             stored.append(meta)
             offset += -(-size // 64) * 64
+        self._synchronise()
         return stored
 
 

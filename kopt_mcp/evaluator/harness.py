@@ -86,6 +86,7 @@ class Harness:
         roomy = device != "cpu" and self.torch_device.memory_bytes >= _ROOMY_BYTES
         self._team, self._spares = (_TEAM, _SPARES) if roomy else (1, 0)
         if device != "cpu":
+            preparing.outputs_on_device(self._place)
             preparing.triton(self._place, self.torch_device)
             self._place.spares.restock(self._spares)
 

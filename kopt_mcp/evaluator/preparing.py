@@ -6,22 +6,25 @@ import shutil
 from hashlib import sha256
 from pathlib import Path
 from random import SystemRandom
+from typing import Any
 
 import torch
 
+from kopt_mcp.evaluator import on_device
 from kopt_mcp.evaluator.arms import Arm
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.machine import version
 from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.records import TorchDevice
-from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs
+from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all
 from kopt_mcp.evaluator.runners import Place
 from kopt_mcp.evaluator.timing import WallClock
 from kopt_mcp.problem import Problem, Workload
 
 _PREPARE_S = 60.0
 """Longest time for building what Triton's launcher needs."""
+_COPY = b"def copy(x):\n    return x.clone()\n"
 _EMPTY = b"import torch\n\n_OUT = torch.zeros(1)\n\n\ndef empty(x):\n    return _OUT\n"
 _EMPTY_CALLS = 15
 
@@ -45,6 +48,24 @@ def triton(place: Place, here: TorchDevice) -> None:
         return  # the user's kernels may not be Triton's; if they are, they will say what is wrong
 
 
+def outputs_on_device(place: Place) -> None:
+    """Let outputs stay on the GPU until they are read, if a shut-in process of our own can hand one over like that."""
+    problem = _problem("copy", torch.clone, n=on_device.LEAST_BYTES)
+    case = problem.case(problem.workloads[0])
+    expected = expected_outputs(problem, case, 1, place.device)
+    source = Source(_COPY, sha256(_COPY).hexdigest(), ".py")
+    where: dict[str, Any] = {"seed": 1, "distribution": "normal", "layout": "contiguous"}
+    try:
+        place.driver = on_device.CudaDriver()
+        with CandidateProcess(place, problem, source, _PREPARE_S).start() as own:
+            own.workload(case, describe_outputs(expected))
+            own.ask("sample", **where, spin_us=0, warm=True, keep=True)
+            if judge_all(own.outputs(own.ask("fetch", **where)), expected).status != "PASSED":
+                place.driver = None
+    except (Fault, OSError, AttributeError):
+        place.driver = None
+
+
 def empty_call_us(place: Place, evictor: WallClock) -> float:
     """The least that the harness's clock reads around a function that does nothing: no more may be subtracted."""
     problem = _problem("empty", lambda x: x[:1] * 0)
@@ -56,12 +77,12 @@ def empty_call_us(place: Place, evictor: WallClock) -> float:
     return min(times)
 
 
-def _problem(name: str, reference: object) -> Problem:
+def _problem(name: str, reference: object, n: int = 1024) -> Problem:
     return Problem(
         name=name,
         reference=reference,  # type: ignore[arg-type]
         inputs=lambda make, n: (make.normal(n),),
-        workloads=[Workload({"n": 1024})],
+        workloads=[Workload({"n": n})],
         bytes="8 * n",
         flops="0",
         bound="memory",

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator import binary, sandbox
+from kopt_mcp.evaluator import binary, on_device, sandbox
 from kopt_mcp.evaluator.answers import checked
 from kopt_mcp.evaluator.channel import ChannelClosed, ChannelForged, ChannelTimeout
 from kopt_mcp.evaluator.faults import Fault
@@ -104,6 +104,7 @@ class CandidateProcess:
             arguments=list(self._problem.arguments),
             mutates=list(self._problem.mutates),
             scratch=list(self._problem.scratch),
+            on_device=self._place.driver is not None,
             build_timeout_s=self.timeout_s,
             cpu_s=int(_LIFE * self.timeout_s * (os.cpu_count() or 1)),
         )
@@ -154,9 +155,15 @@ class CandidateProcess:
             return checked(op, self.runner.channel.receive(self.timeout_s))
 
     def outputs(self, reply: dict[str, Any]) -> list[torch.Tensor]:
-        """The outputs that an answer describes, copied out of the shared memory."""
+        """Private copies of the outputs that an answer describes."""
         with self.spent.on("transfer"):
-            return [self.runner.shared.read(meta, self._place.device) for meta in reply["outputs"]]
+            return [self._output(meta) for meta in reply["outputs"]]
+
+    def _output(self, meta: Any) -> torch.Tensor:
+        driver = self._place.driver
+        if driver is not None and isinstance(meta, dict) and "handle" in meta:
+            return on_device.read(driver, meta)
+        return self.runner.shared.read(meta, self._place.device)
 
     def binary(self) -> str | None:
         """Hash of the machine code that the candidate was compiled to, as it lies there now."""

@@ -19,6 +19,7 @@ from kopt_mcp.evaluator.answers import checked
 from kopt_mcp.evaluator.caches import Caches
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed, ChannelForged, ChannelTimeout
 from kopt_mcp.evaluator.faults import Fault
+from kopt_mcp.evaluator.on_device import Driver
 from kopt_mcp.evaluator.shared import SHARED_BYTES, SharedMemory
 from kopt_mcp.evaluator.turns import Turn
 from kopt_mcp.evaluator.zygote import Zygote
@@ -54,6 +55,8 @@ class Place:
         self.zygote, self.folder, self.device, self.cache_bytes = zygote, folder, device, cache_bytes
         self.seed_cache, self.index = seed_cache, index
         self.turn = Turn(zygote.pid)
+        self.driver: Driver | None = None
+        """Where outputs may stay on the GPU until they are read: what reads them."""
         self.caches = Caches(folder / "caches")
         self.spares = Spares(self)
 

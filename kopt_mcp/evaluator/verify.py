@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections import deque
@@ -29,9 +30,14 @@ def verify(
     """
     work = _Work(groups if len(team) == 1 else _pieces(groups), said)
 
+    largest = math.inf if device == "cpu" else torch.cuda.mem_get_info()[1] * _SHARE
+    one_at_a_time = threading.Lock()
+
     def take_part(process: CandidateProcess) -> None:
         for workload, checks in iter(work.next, None):
-            work.done(_verify_workload(process, problem, workload, checks, device))
+            large = max((c.case.bytes for c in checks), default=0.0) > largest
+            with one_at_a_time if large else contextlib.nullcontext():
+                work.done(_verify_workload(process, problem, workload, checks, device))
 
     if len(team) == 1:
         take_part(team[0])
@@ -107,6 +113,9 @@ def library_work(process: CandidateProcess, results: list[WorkloadResult]) -> st
 
 
 Said = Callable[[float, str], None]
+_SHARE = 1 / 128
+"""Of a GPU's memory, the bytes of a call above which it is checked alone: its references in float64 take many times
+as much."""
 
 
 def _verify_workload(
