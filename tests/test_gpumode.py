@@ -307,3 +307,25 @@ def test_a_reference_that_answers_in_float64_asks_for_float32(evaluator: LocalEv
 def test_tests_in_bfloat16_are_for_a_gpu_only(tmp_path: Path) -> None:
     problem = load(changed(tmp_path, "masked/reference.py", "return x, {", "return x.bfloat16(), {"))
     assert {w.devices for w in problem.workloads} == {("cuda",)}
+
+
+def test_inputs_keep_the_order_in_memory_that_the_task_gives_them(evaluator: LocalEvaluator, tmp_path: Path) -> None:
+    reference = """
+import torch
+
+def generate_input(size: int, seed: int):
+    gen = torch.Generator(device="cuda")
+    gen.manual_seed(seed)
+    return torch.randn(size, 8, device="cuda", generator=gen).T
+
+def ref_kernel(data):
+    return data.exp().contiguous()
+
+def check_implementation(data, output):
+    return "" if data.stride() == (1, 8) else f"strides {data.stride()}"
+"""
+    task = "files: {reference.py: reference.py}\ntests: [{size: 5, seed: 1}, {size: 40, seed: 2}]\n"
+    transposed = Task(evaluator, written(tmp_path, {"task.yml": task, "reference.py": reference}), tmp_path)
+    text = "def custom_kernel(data):\n    assert data.stride() == (1, 8)\n    return data.exp().contiguous()\n"
+    assert transposed.verify(text).status == "PASSED"
+    assert transposed.verify(text, kind="benchmark").status == "PASSED"

@@ -182,8 +182,13 @@ class Candidate:
 
     def lay(self, message: dict[str, Any]) -> dict[str, Any]:
         """Make the arguments of the next timed call, over memory that the harness is still to fill."""
-        self._laid = [_from_shared(self._shared, a["at"]) if "at" in a else a["value"] for a in message["args"]]
+        self._laid = [self._over_shared(a) if "at" in a else a["value"] for a in message["args"]]
         return {}
+
+    def _over_shared(self, argument: dict[str, Any]) -> torch.Tensor:
+        tensor = _from_shared(self._shared, argument["at"])
+        strides = argument["strides"]
+        return tensor if strides is None else tensor.as_strided(tensor.shape, strides)
 
     def timed(self, channel: Channel) -> dict[str, Any]:
         """Wait for the harness's word, call, and say at once where the outputs lie: the harness holds the clock."""

@@ -55,7 +55,9 @@ def seeded(seed: int, device: str) -> Iterator[None]:
     """All generators that a task may draw from begin at `seed`, and go on afterwards where they were."""
     numpy: Any = sys.modules.get("numpy")
     own, theirs = random.getstate(), numpy.random.get_state() if numpy else None
-    with torch.random.fork_rng(devices=[] if device == "cpu" else [torch.cuda.current_device()]):
+    # torch seeds every device that it knows, asked or not.
+    on_gpu = device != "cpu" or torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if on_gpu else []):
         torch.manual_seed(seed % SEEDS)
         random.seed(seed % SEEDS)
         if numpy:

@@ -23,7 +23,7 @@ from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Timed
 from kopt_mcp.evaluator.candidate import COUNT, FAILED, PLACE, TOKEN_BYTES
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.inputs import GUARD, Guarded, draw
+from kopt_mcp.evaluator.inputs import GUARD, Guarded, dense_strides, draw
 from kopt_mcp.evaluator.process import CandidateProcess
 from kopt_mcp.evaluator.shared import INPUTS_AT, SharedMemory
 from kopt_mcp.evaluator.snapshots import ReadMemory, memory_of, rebuilt
@@ -148,7 +148,7 @@ class _Laid:
             name = str(value.dtype).removeprefix("torch.")
             meta = {"shape": list(value.shape), "dtype": name, "offset": start + GUARD, "bytes": size}
             self._tensors[position] = meta
-            self.args.append({"at": meta})
+            self.args.append({"at": meta, "strides": dense_strides(value)})
             start += _room(buffer)
 
     def fill(self) -> None:
@@ -158,7 +158,9 @@ class _Laid:
 
     def now(self, position: int) -> torch.Tensor:
         """A copy of one argument as it is now."""
-        return self._shared.view(self._tensors[position]).clone()
+        now = self._shared.view(self._tensors[position])
+        strides = self.args[position]["strides"]
+        return (now if strides is None else now.as_strided(now.shape, strides)).clone()
 
     def require_unchanged(self, free: set[int]) -> None:
         """See that nothing was written but the arguments in `free`.

@@ -131,8 +131,17 @@ def _place(values: torch.Tensor, dtype: torch.dtype, layout: str) -> tuple[torch
         tensor = tensor[..., : shape[-1]]
     else:
         tensor, buffer = _embed(shape, dtype, values.device, dtype.itemsize if layout == "offset" else 0)
+        if (strides := dense_strides(values)) is not None:
+            tensor = tensor.as_strided(shape, strides)
     tensor.copy_(values)
     return tensor, buffer
+
+
+def dense_strides(values: torch.Tensor) -> tuple[int, ...] | None:
+    """The strides of a tensor that fills its memory in another order than its dimensions': a transposed one."""
+    if values.is_contiguous() or torch.empty_like(values, device="meta").stride() != values.stride():
+        return None
+    return tuple(values.stride())
 
 
 def _embed(
