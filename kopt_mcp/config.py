@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from pydantic import Field
+
 from kopt_mcp.arguments import shown
 from kopt_mcp.errors import InputRefused
 from kopt_mcp.models import Metric, Record
@@ -47,7 +49,7 @@ class Config(Record):
     """Interpreter of the user's environment, for the evaluator."""
     accept_weaknesses: tuple[str, ...] = ()
     """Wrong implementations that the problem may let pass; only from the file, where a reviewer sees it."""
-    accepted_problems: dict[str, str] = {}
+    accepted_problems: dict[str, str] = Field(default_factory=dict)
     """Problem files that a person has read and accepted, by path, each with its SHA-256; only from the file too."""
     memory: Literal["user", "project", "off"] = "user"
     """How far lessons of past experiments reach: over all of the user's projects, within this one, or nowhere."""

@@ -31,7 +31,7 @@ Status = Literal[
 Method = Literal["cuda_events", "cupti", "cuda_graph", "wall", "reported"]
 Cache = Literal["l2_cold", "l2_warm", "unknown"]
 Trust = Literal["measured", "reported"]
-"""`reported`: a test script judged and timed the kernel itself, and its word was taken; nothing is certified by that."""
+"""`reported`: a test script judged and timed the kernel itself, and its word was taken; that certifies nothing."""
 Bound = Literal["memory", "compute", "latency"]
 
 
