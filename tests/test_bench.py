@@ -135,6 +135,19 @@ def test_a_wrong_output_of_a_timed_call_is_found() -> None:
     assert "the output of a timed call is wrong" in caught.value.detail
 
 
+def test_a_kernel_that_is_wrong_in_the_calls_that_count_is_always_found() -> None:
+    class RightWhenAlone(Claiming):
+        def ask(self, op: str, alone: bool = True, **fields: Any) -> dict[str, Any]:
+            reply = super().ask(op, alone, **fields)
+            if op == "sample" and fields["distribution"] == "normal":
+                self.kept[fields["seed"]].zero_()
+                reply["print"] = fingerprint([self.kept[fields["seed"]]])
+            return reply
+
+    with pytest.raises(Fault, match="the output of a timed call is wrong"):
+        timed(RightWhenAlone(5.0), Claiming(10.0))
+
+
 def test_an_output_that_changes_after_the_call_is_found() -> None:
     class Later(Claiming):
         def outputs(self, reply: dict[str, Any]) -> list[torch.Tensor]:

@@ -40,8 +40,9 @@ _VISIT_US = 60_000.0
 """Time that one visit may take, where `_CALLS` leaves room."""
 _EARLY_BLOCKS, _EARLY_FACTOR = 3, 10
 """A ratio ten times beyond the bar needs no more than three blocks to be believed."""
-_CHECKED_SHARE = 0.1
-"""Share of the candidate's visits of which one output is compared, besides its first and last call."""
+_CHECKED_SHARE, _CHEAP_BYTES, _CHEAP_SHARE = 0.1, 16 << 20, 0.5
+"""Share of the candidate's visits of which one output is compared, and of those with small outputs; besides its first
+and last call, and one visit of the first blocks."""
 _HARD = ("large", "mixed", "outlier")
 """Distributions on which a short cut shows."""
 _QUICK_RESAMPLES = 300
@@ -75,6 +76,9 @@ class WorkloadBench:
         self._case = problem.case(workload)
         self._random = Random(secrets.randbits(64))
         self._output_bytes = 1
+        self._looked_at = self._random.randrange(2 * _EARLY_BLOCKS)
+        """Which of the candidate's first visits is checked whatever chance says."""
+        self._visits = 0
         self._calls = _CALLS[1]
 
     def warm_up(self) -> None:
@@ -175,7 +179,7 @@ class WorkloadBench:
 
     def _visit(self, arm: Arm) -> list[float]:
         """A few timed calls of one arm; some are checked."""
-        check = arm is self._arms[0] and self._random.random() < _CHECKED_SHARE
+        check = arm is self._arms[0] and self._to_be_checked()
         with self._blamed(arm):
             with self._spent.on("timing"):
                 made = self._sampler.visit(arm, [new_seed() for _ in range(self._calls)], check)
@@ -185,6 +189,12 @@ class WorkloadBench:
         times = [timed.us for timed in made]
         arm.samples += times
         return times
+
+    def _to_be_checked(self) -> bool:
+        """Whether one call of the candidate's next visit is compared, which it could not know."""
+        share = _CHEAP_SHARE if self._output_bytes <= _CHEAP_BYTES else _CHECKED_SHARE
+        self._visits += 1
+        return self._visits == self._looked_at + 1 or self._random.random() < share
 
     def _hard_values(self) -> tuple[int, str, list[Expected]]:
         """A seed with the expected outputs, on hard values where the problem allows them: seed, distribution, outputs.

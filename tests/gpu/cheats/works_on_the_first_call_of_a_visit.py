@@ -23,7 +23,7 @@ def sample(self, message):
         _fresh = False
         return _true(self, message)
     self._kept[message["seed"]] = [torch.zeros(1)]
-    return {"us": 100.0, "host_us": 100.0, "tail_us": 0.0, "print": [1, 2]}
+    return {"us": 40.0, "host_us": 40.0, "tail_us": 0.0, "print": [1, 2]}
 
 
 def forget(self, message):
