@@ -119,6 +119,7 @@ def test_a_write_beside_an_input_is_reported(shared: mmap.mmap, tmp_path: Path) 
         ("return x.to_sparse()", "CHEATED", "not dense"),
         ("return torch.nn.Parameter(x.clone())", "CHEATED", "is a Parameter, a tensor subclass"),
         ("y = 2 * x; y.note = 1; return y", "CHEATED", "carries attributes of its own"),
+        ("y = 2 * x; y._dynamo_note = print; return y", "CHEATED", "carries attributes of its own"),
         ("y = 2 * x; y.untyped_storage().resize_(0); return y", "CHEATED", "no memory behind it"),
         ("return torch.zeros(1 << 20)", "INCORRECT_SHAPE", "larger than expected"),
     ],
@@ -129,6 +130,11 @@ def test_an_output_that_is_no_plain_tensor_is_refused(
     with pytest.raises(Structure, match=words) as caught:
         loaded(shared, tmp_path, body(text)).call(CALL)
     assert caught.value.kind == kind
+
+
+def test_what_torch_compile_notes_of_an_output_is_no_attribute_of_its_own(shared: mmap.mmap, tmp_path: Path) -> None:
+    noted = body("y = 2 * x; y._dynamo_propagated_dynamic_indices = {0}; return y")  # as torch 2.13 does
+    assert loaded(shared, tmp_path, noted).call(CALL)["violations"] == []
 
 
 def test_a_second_look_finds_new_values_in_the_same_tensors(shared: mmap.mmap, tmp_path: Path) -> None:

@@ -50,12 +50,17 @@ def _check_plain(tensor: Any, position: int, device: str) -> None:
         raise Structure(
             "CHEATED", f"output {position} is a {type(tensor).__name__}, a tensor subclass that may be lazy"
         )
-    if tensor.__dict__ or tensor.layout is not torch.strided:
+    if not all(_is_compilers(n, v) for n, v in tensor.__dict__.items()) or tensor.layout is not torch.strided:
         raise Structure("CHEATED", f"output {position} carries attributes of its own or is not dense")
     if tensor.device.type != torch.device(device).type:
         raise Structure("INCORRECT_SHAPE", f"output {position} is on {tensor.device}, expected {device}")
     if tensor.numel() and tensor.untyped_storage().nbytes() == 0:
         raise Structure("CHEATED", f"output {position} has no memory behind it")
+
+
+def _is_compilers(name: str, value: Any) -> bool:
+    """Whether torch.compile noted this, of an output whose size it has seen change."""
+    return name.startswith("_dynamo_") and type(value) is set and all(type(one) is int for one in value)
 
 
 def sums(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
