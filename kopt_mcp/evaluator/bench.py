@@ -45,6 +45,8 @@ _CHECKED_SHARE, _CHEAP_BYTES, _CHEAP_SHARE = 0.1, 16 << 20, 0.5
 and last call, and one visit of the first blocks."""
 _HARD = ("large", "mixed", "outlier")
 """Distributions on which a short cut shows."""
+_SURE = 0.99
+"""Level of the interval that must lie beyond the bar before the last block."""
 _QUICK_RESAMPLES = 300
 """Of the bootstrap that decides whether to go on; the reported interval takes more."""
 _KEEP_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
@@ -143,7 +145,9 @@ class WorkloadBench:
             return
         value, low, high = stats.bootstrap_interval(self.ratios, resamples=_QUICK_RESAMPLES)
         effect = self._process_effect()
-        ends = stats.widen(value, low, high, effect)
+        # Looking after every block finds what chance makes of noise sooner or later: an early end must be surer.
+        sure = stats.bootstrap_interval(self.ratios, level=_SURE, resamples=_QUICK_RESAMPLES)
+        ends = stats.widen(*sure, effect)
         gain = stats.least_gain(floor)
         if blocks < MIN_BLOCKS:
             self.decided = _beyond(ends, 1 + _EARLY_FACTOR * gain)
