@@ -107,8 +107,9 @@ def call(job: TargetJob, problem: Problem, folder: Path, answer: Answer) -> None
 def each(job: TargetJob, problem: Problem, folder: Path, answer: Answer) -> None:
     """Call the candidate once on every workload asked for, each tensor in an allocation of exactly its size.
 
-    The guard bands of a verification would hide what is read behind an input; a C, CUDA or HIP kernel is built with
-    line numbers, `shift` is by how many lines its copy is longer.
+    The guard bands of a verification would hide what is read behind an input. Everything else is done on the CPU: each
+    of torch's own kernels that a checker has to instrument costs time. A CUDA kernel is built with line numbers,
+    `shift` is by how many lines its copy is longer.
     """
     kind = "cpu" if job.device == "cpu" else "cuda"
     source = _copy_of(job, folder)
@@ -119,9 +120,11 @@ def each(job: TargetJob, problem: Problem, folder: Path, answer: Answer) -> None
     function: Callable[..., Any] | None = None
     for workload in problem.for_device(kind, list(job.workloads) or None):
         case = problem.case(workload)
-        arguments = [_copied(a) for a in draw(case.inputs, case.literals, SEED, kind).args]
+        drawn = [_copied(a) for a in draw(case.inputs, case.literals, SEED, "cpu").args]
         if function is None or source.suffix != ".py":  # a C function is bound to the outputs of one workload
-            function = load(source, problem, case, arguments, kind, job.timeout_s)
+            function = load(source, problem, case, drawn, kind, job.timeout_s)
+        answer.tell(stage=f"making room for {workload.name}")
+        arguments = [a.to(kind) if isinstance(a, torch.Tensor) else a for a in drawn]
         answer.tell(stage=f"calling {workload.name}")
         function(*arguments)
         _synchronise(kind)
@@ -130,14 +133,14 @@ def each(job: TargetJob, problem: Problem, folder: Path, answer: Answer) -> None
 def load(
     source: Path, problem: Problem, case: Case, arguments: list[Any], kind: str, timeout_s: float
 ) -> Callable[..., Any]:
-    """The candidate's entry; a C function is given outputs shaped like the reference's."""
+    """The candidate's entry; a C function is given outputs shaped like the reference's on `arguments`."""
     if source.suffix == ".py":
         return imported(source, problem.entry, problem.adapter, {**problem.adapter_spec, "device": kind})
     library = native.build(source, source.parent, timeout_s)
     function = native.bind(library, problem.entry, problem.arguments, kind != "cpu")
     expected = outputs_of(problem, problem.reference, [_copied(a) for a in arguments], problem.precision)
     params = {name: value for name, value in case.params.items() if isinstance(value, (int, float))}
-    outputs = [torch.empty_like(one) for one in expected[len(problem.mutates) :]]
+    outputs = [torch.empty_like(one, device=kind) for one in expected[len(problem.mutates) :]]
 
     def native_call(*args: Any) -> None:
         inputs = {f"in{position}": value for position, value in enumerate(args)}
