@@ -109,7 +109,8 @@ def test_the_smallest_workloads_are_called_in_memory_that_ends_where_a_tensor_en
     (run,) = sanitize(work, Host(env={"PATH": str(stub)}))
     assert (run.tool, run.status, run.why) == ("memcheck", "passed", "")
     assert "landlock on" in run.isolation
-    assert not (stub / "calls").exists(), "tool and target are shut in: only their own folder may be written to"
+    assert "network off: kept, so that a tool can reach the process" in run.isolation
+    assert (stub / "calls").read_text() == "memcheck\n"
 
 
 def test_a_candidate_that_fails_under_it_without_a_finding_is_not_called_right(tmp_path: Path, stub: Path) -> None:
@@ -118,7 +119,7 @@ def test_a_candidate_that_fails_under_it_without_a_finding_is_not_called_right(t
     assert run.status == "not run"
     assert run.why.startswith("the candidate failed while calling 7-fp32, without a finding: AssertionError: seven")
     assert run.isolation.startswith("resource limits only"), "the sandbox might have been why: once more without it"
-    assert (stub / "calls").read_text() == "memcheck\n"
+    assert (stub / "calls").read_text() == "memcheck\nmemcheck\n"
 
 
 def test_a_finding_names_the_candidates_own_line(tmp_path: Path, stub: Path) -> None:
@@ -170,14 +171,11 @@ class FakeLaunch:
         self.logs, self.failure, self.tools = list(logs), failure, []
 
     def __call__(self, argv: list[str], *, folder: Path, timeout_s: float, watch: Watch) -> Ran:
-        outside = folder / "outside" / "job.json"
-        command = json.loads(outside.read_text())["arguments"] if outside.exists() else argv
-        self.tools.append(command[command.index("--tool") + 1])
+        self.tools.append(argv[argv.index("--tool") + 1])
         log = self.logs.pop(0)
         (folder / "sanitizer.log").write_text(log)
-        (folder / "answer.json").write_text('{"stage": "done", "isolation": "limits only"}')
-        if outside.exists():
-            (folder / "outside" / "isolation.json").write_text('{"landlock": "on"}')
+        inside = json.loads((folder / "job.json").read_text())["shut_in"]
+        (folder / "answer.json").write_text(f'{{"stage": "done", "isolation": "{"all" if inside else "limits only"}"}}')
         return Ran(returncode=0 if "SUMMARY: 0" in log else 1, failure=self.failure)  # type: ignore[arg-type]
 
 

@@ -70,12 +70,18 @@ class Limits:
 
 
 def restrict(
-    readable: Sequence[str], writable: Sequence[str], limits: Limits, hide_processes: bool = False
+    readable: Sequence[str],
+    writable: Sequence[str],
+    limits: Limits,
+    hide_processes: bool = False,
+    own_network: bool = True,
 ) -> dict[str, str]:
     """Apply everything that can be had to the calling process and its future children; return what is in force.
 
     With `hide_processes` its children (not itself) live in a process namespace, where no other process has a number:
-    a candidate must not pin the incumbent to one core, which neither Landlock nor a user namespace prevents.
+    a candidate must not pin the incumbent to one core, which neither Landlock nor a user namespace prevents. Without
+    `own_network` the network stays as it is, but for TCP, which Landlock forbids: a tool that watches the process from
+    outside reaches it through an abstract socket, and those belong to a network namespace.
     """
     report = {"session": "own", "limits": _limit(limits)}
     if sys.platform != "linux":
@@ -83,7 +89,7 @@ def restrict(
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    report["network"] = _leave_network(libc)
+    report["network"] = _leave_network(libc) if own_network else "off: kept, so that a tool can reach the process"
     if hide_processes:
         hidden = libc.unshare(_CLONE_NEWPID) == 0
         report["processes"] = "hidden" if hidden else f"off: {os.strerror(ctypes.get_errno())}"

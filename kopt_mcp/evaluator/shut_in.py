@@ -1,7 +1,4 @@
-"""The process that a program with untrusted code runs in: shut in, then replaced by it. Standard library only.
-
-A user's own test script runs so, and a checker that watches a candidate.
-"""
+"""The process that a user's own test script runs in: shut in, then replaced by the script. Standard library only."""
 
 from __future__ import annotations
 
@@ -38,8 +35,6 @@ class ScriptJob:
     writable: tuple[str, ...]
     cpu_s: int
     environment: dict[str, str] = field(default_factory=dict)
-    program: str = ""
-    """Absolute path of what to run instead of the interpreter."""
 
     def command(self, python: str, folder: Path) -> list[str]:
         """Write the job into `folder` and say how it is run there."""
@@ -49,12 +44,11 @@ class ScriptJob:
 
 
 def main(folder_name: str) -> None:
-    """Shut this process in and become the script or the program."""
+    """Shut this process in and become the script."""
     folder = Path(folder_name)
     job = ScriptJob(**json.loads((folder / JOB_FILE).read_text(encoding="utf-8")))
     readable = [*sandbox.interpreter_folders(), *job.readable]
     isolation = sandbox.restrict(readable, job.writable, sandbox.Limits(cpu_s=job.cpu_s))
     (folder / ISOLATION_FILE).write_text(json.dumps(isolation), encoding="utf-8")
     os.chdir(job.cwd)
-    command = [job.program] if job.program else [sys.executable, "-B"]
-    os.execve(command[0], [*command, *job.arguments], {**os.environ, **job.environment})
+    os.execve(sys.executable, [sys.executable, "-B", *job.arguments], {**os.environ, **job.environment})

@@ -258,7 +258,8 @@ def _synchronise(kind: str) -> None:
 def _shut_in(job: TargetJob, folder: Path) -> str:
     cpu_s = int(job.timeout_s * (os.cpu_count() or 1)) + 10
     if job.shut_in:
-        report = sandbox.restrict(sandbox.interpreter_folders(), [str(folder)], sandbox.Limits(cpu_s=cpu_s))
+        limits, readable = sandbox.Limits(cpu_s=cpu_s), sandbox.interpreter_folders()
+        report = sandbox.restrict(readable, [str(folder)], limits, own_network=job.own_network)
         return ", ".join(f"{name} {state}" for name, state in report.items())
     for kind, value in (
         (resource.RLIMIT_CORE, 0),

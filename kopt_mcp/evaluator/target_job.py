@@ -47,6 +47,8 @@ class TargetJob:
     calls: int = 1
     shut_in: bool = True
     """Whether the whole sandbox may be used; a profiler that injects itself needs files and sockets outside of it."""
+    own_network: bool = True
+    """Whether that includes a network namespace, in which no tool outside can reach the process."""
     timeout_s: float = 120.0
 
     def command(self, python: str, folder: Path) -> list[str]:

@@ -1,26 +1,21 @@
 """compute-sanitizer on request: reads and writes outside of memory, and races on shared memory.
 
 The candidate is called once on its smallest workloads in a process of its own, each tensor in an allocation of exactly
-its size and torch's caching allocator off, which would hide what lies behind a tensor. The tool and its target reach
-each other through an abstract socket, which is bound to a network namespace: so first both are shut in together; where
-that fails, they run once more with resource limits only, and the result says so.
+its size and torch's caching allocator off, which would hide what lies behind a tensor. It is shut in but for the
+network namespace, since the tool reaches its target through an abstract socket; where that fails it runs once more with
+resource limits only, and the result says so.
 
 A finding is the candidate's fault. A pass is advice like every profile: the candidate shares a process with the tool.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from kopt_mcp import evaluator
 from kopt_mcp.evaluator.records import Job, WorkloadInfo
-from kopt_mcp.evaluator.shut_in import ISOLATION_FILE, ScriptJob
 from kopt_mcp.evaluator.target_job import TargetJob
 from kopt_mcp.models import Device, SanitizerRun
 from kopt_mcp.platforms.host import Host, Ran
@@ -33,10 +28,9 @@ WORKLOADS = 2
 """How many of the smallest workloads are called: instrumented code is ten to a hundred times slower."""
 FOUND = 86
 """Exit status that the tool is asked for when it has found something."""
-TOGETHER_S = 60.0
-"""Longest run of tool and target shut in together, before they are given another chance outside."""
+SHUT_IN_S = 60.0
+"""Longest run of a target that is shut in, before it is given another chance."""
 LOG = "sanitizer.log"
-ENV = "/usr/bin/env"
 _MARK = "========= "
 _FINDING = re.compile(r"(Invalid |Potential invalid |Misaligned |Out-of-range |(?i:error): (Race|Potential) ).*")
 _OF_THE_RUN = (
@@ -63,8 +57,8 @@ class Sanitizer:
 
     def __init__(self, python: Callable[[], str], host: Host | None = None, launch: Launch = launch) -> None:
         self._python, self._host, self._launch = python, host or Host(), launch
-        self._together = True
-        """Until a run shows that only the one outside comes to an end here."""
+        self._shut_in = True
+        """Until a run shows that only the one that is not comes to an end here."""
 
     def __call__(
         self, *, device: Device, job: Job, workloads: Sequence[WorkloadInfo], watch: Watch
@@ -94,18 +88,18 @@ class Sanitizer:
         self, program: str, tool: SanitizerTool, job: Job, workloads: tuple[str, ...], watch: Watch
     ) -> SanitizerRun:
         watch.progress(0.5, f"compute-sanitizer {tool} watches {', '.join(workloads)}")
-        if self._together:
+        if self._shut_in:
             inside = self._attempt(program, tool, job, workloads, watch, shut_in=True)
             if inside.status != "not run":
                 return inside
         outside = self._attempt(program, tool, job, workloads, watch, shut_in=False)
-        self._together = self._together and outside.status == "not run"
+        self._shut_in = self._shut_in and outside.status == "not run"
         return outside
 
     def _attempt(
         self, program: str, tool: SanitizerTool, job: Job, workloads: tuple[str, ...], watch: Watch, shut_in: bool
     ) -> SanitizerRun:
-        timeout_s = min(job.timeout_s, TOGETHER_S) if shut_in else job.timeout_s
+        timeout_s = min(job.timeout_s, SHUT_IN_S) if shut_in else job.timeout_s
         target = TargetJob(
             op="each",
             problem=job.problem,
@@ -114,52 +108,23 @@ class Sanitizer:
             candidate=job.candidate,
             candidate_sha256=job.candidate_sha256,
             workloads=workloads,
-            shut_in=False,  # if it is, then with the tool
+            shut_in=shut_in,
+            own_network=False,
             timeout_s=timeout_s,
         )
         with scratch() as folder:
-            python = self._python()
-            command = [*_command(program, tool, folder), *target.command(python, folder)]
-            if shut_in:
-                command = _shut_in(command, program, job, folder).command(python, _made(folder / "outside"))
+            command = [*_command(program, tool, folder), *target.command(self._python(), folder)]
             ran = self._launch(command, folder=folder, timeout_s=timeout_s, watch=watch)
-            answer = read_answer(folder) | _isolation(folder / "outside")
-            return judge(tool, read_text(folder / LOG), answer, ran, str(folder))
+            return judge(tool, read_text(folder / LOG), read_answer(folder), ran, str(folder))
 
 
 def _command(program: str, tool: str, folder: Path) -> list[str]:
     # The caching allocator hands out pieces of large blocks, in which nothing is out of bounds.
     return [
-        *(ENV, "PYTORCH_NO_CUDA_MEMORY_CACHING=1"),
+        *("env", "PYTORCH_NO_CUDA_MEMORY_CACHING=1"),
         *(program, "--tool", tool, "--error-exitcode", str(FOUND), "--log-file", str(folder / LOG)),
         *("--report-api-errors", "no", "--print-limit", "10", "--target-processes", "application-only"),
     ]
-
-
-def _shut_in(command: list[str], program: str, job: Job, folder: Path) -> ScriptJob:
-    """Tool and target together behind one wall: what they read are the tool, our package, the problem, the kernel."""
-    package = str(Path(evaluator.__file__).resolve().parent.parent)
-    return ScriptJob(
-        program=command[0],
-        arguments=tuple(command[1:]),
-        cwd=str(folder),
-        readable=(str(Path(program).resolve().parent.parent), package, job.problem, job.candidate),
-        writable=(str(folder),),
-        cpu_s=int(job.timeout_s * (os.cpu_count() or 1)) + 10,
-    )
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
-
-
-def _isolation(folder: Path) -> dict[str, str]:
-    """How tool and target were shut in, if they were."""
-    with contextlib.suppress(OSError, ValueError):
-        report = json.loads((folder / ISOLATION_FILE).read_text(encoding="utf-8"))
-        return {"isolation": ", ".join(f"{name} {state}" for name, state in report.items())}
-    return {}
 
 
 def judge(tool: SanitizerTool, log: str, answer: dict[str, Any], ran: Ran, folder: str) -> SanitizerRun:
