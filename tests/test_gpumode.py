@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from evaluating import running_evaluator
 from tasks import Task, written
 
@@ -329,3 +330,17 @@ def check_implementation(data, output):
     text = "def custom_kernel(data):\n    assert data.stride() == (1, 8)\n    return data.exp().contiguous()\n"
     assert transposed.verify(text).status == "PASSED"
     assert transposed.verify(text, kind="benchmark").status == "PASSED"
+
+
+def test_what_must_be_drawn_to_be_described_is_drawn_while_it_is_small(tmp_path: Path) -> None:
+    looked_at = FILES["masked/reference.py"].replace("return x, {", "x = x + x.flatten()[0].item()\n    return x, {")
+    many = (
+        TASK.replace('"rows": 32, "cols": 96', '"rows": 400, "cols": 50000').replace(
+            "benchmarks:\n", 'benchmarks:\n  - {"rows": 16, "cols": 96, "seed": 7, "kind": "plain"}\n'
+        )
+        + '  - {"rows": 40, "cols": 50000, "seed": 7, "kind": "plain"}\n'
+    )
+    folder = written(tmp_path, {**FILES, "masked/reference.py": looked_at, "masked/task.yml": many}) / "masked"
+    names = [w.name for w in load(folder).workloads]
+    assert names[:3] == ["rows16-cols96-kindplain", "rows8-cols64-kindplain", "rows400-cols50000-kindragged"]
+    assert ("rows40-cols50000-kindplain" in names) is torch.cuda.is_available()

@@ -128,25 +128,35 @@ def _tests(
     """Tests and benchmarks, those once that differ by their seed only; a benchmark is timed."""
     made: dict[str, Test] = {}
     for field, listed, timed in (("benchmarks", benchmarks, True), ("tests", tests, not benchmarks)):
+        drawable = True
         for number, given in enumerate(listed):
             same = repr(sorted((k, v) for k, v in given.items() if k != adapter.SEED))
-            if same not in made and (one := _test(f"{field}[{number}]", files, module, given, timed)) is not None:
+            if same in made:
+                continue
+            if (one := _test(f"{field}[{number}]", files, module, given, timed, drawable)) is not None:
                 made[same] = one
+                # Without a GPU what follows a large benchmark is not tried, and need not be drawn to be described.
+                drawable = not timed or torch.cuda.is_available() or "cpu" in devices_of(one.moved, "float32")
     if not made:
         raise ProblemError("task.yml: no test can be described without a GPU, and there is none; expected one.")
     return list(made.values())
 
 
 def _test(
-    where: str, files: Mapping[str, str], module: ModuleType, given: Mapping[str, Any], timed: bool
+    where: str,
+    files: Mapping[str, str],
+    module: ModuleType,
+    given: Mapping[str, Any],
+    timed: bool,
+    drawable: bool,
 ) -> Test | None:
-    """What a test draws: on shapes alone where that works, else for real; None for a benchmark that needs a GPU."""
+    """What a test draws: on shapes alone where that works, else for real, unless it is not to be drawn."""
     key = adapter.key(files, given)
     register(key, adapter.source(module.generate_input, given))
     try:
         tensors, nest = _shapes(module, given)
     except Exception:
-        if timed and not torch.cuda.is_available():
+        if not drawable:
             return None
         try:
             tensors, nest = _values(module, given)
