@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from kopt_mcp.evaluator.candidate import COUNT, FAILED, PLACE, TOKEN_BYTES, Candidate
+from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.channel import Channel
+from kopt_mcp.evaluator.outbox import COUNT, FAILED, PLACE, TOKEN_BYTES
 from kopt_mcp.evaluator.runner import serve
 from kopt_mcp.evaluator.shared import SharedMemory
 from kopt_mcp.evaluator.watching import Structure, fingerprint
@@ -185,6 +186,19 @@ def test_operators_of_a_call_are_listed(shared: mmap.mmap, tmp_path: Path) -> No
     assert "aten::exp" in {r["name"] for r in rows}
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("return torch.softmax(x, dim=-1)", ["_softmax"]),
+        ("return (x.t().contiguous() + 1).reshape(-1)[1:].clone()", ["add"]),
+        ("return torch.nn.functional.linear(x, x)", ["mm"]),
+        ("return torch.from_numpy(numpy.exp(x.numpy()))", []),
+    ],
+)
+def test_operators_that_compute_are_named(shared: mmap.mmap, tmp_path: Path, text: str, names: list[str]) -> None:
+    assert loaded(shared, tmp_path, "import numpy\n" + body(text)).operators(CALL)["names"] == names
+
+
 def test_a_fingerprint_tells_one_changed_bit_and_two_swapped_words() -> None:
     x = torch.arange(12.0).reshape(3, 4)
     changed, swapped = x.clone(), x.clone()
@@ -223,7 +237,7 @@ def test_every_request_is_answered_once_until_goodbye(tmp_path: Path, monkeypatc
 def test_a_timed_call_waits_for_the_word_and_says_where_its_output_lies(shared: mmap.mmap, tmp_path: Path) -> None:
     candidate = loaded(shared, tmp_path, body("return (2 * x).t()"))
     meta = {"shape": [ROWS, COLS], "dtype": "float32", "offset": 1 << 12, "bytes": 4 * ROWS * COLS}
-    candidate.lay({"args": [{"at": meta}]})
+    candidate.lay({"args": [{"at": meta, "strides": None}]})
     torch.frombuffer(shared, dtype=torch.float32, count=ROWS * COLS, offset=1 << 12).copy_(torch.arange(24.0))
     ours, theirs = socket.socketpair()
     token = bytes(range(TOKEN_BYTES))

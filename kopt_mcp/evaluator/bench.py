@@ -143,7 +143,7 @@ class WorkloadBench:
             self.decided = len(self._arms[0].samples) >= 2 * MIN_BLOCKS * self._calls
         if blocks < _EARLY_BLOCKS:
             return
-        value, low, high = stats.bootstrap_interval(self.ratios, resamples=_QUICK_RESAMPLES)
+        _, low, high = stats.bootstrap_interval(self.ratios, resamples=_QUICK_RESAMPLES)
         effect = self._process_effect()
         # Looking after every block finds what chance makes of noise sooner or later: an early end must be surer.
         sure = stats.bootstrap_interval(self.ratios, level=_SURE, resamples=_QUICK_RESAMPLES)

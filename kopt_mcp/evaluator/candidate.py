@@ -6,22 +6,22 @@ inputs of a timed call into the shared memory while this process is stopped, and
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-import struct
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator import native, on_device, sandbox
+from kopt_mcp.evaluator import native, sandbox
 from kopt_mcp.evaluator.channel import Channel
 from kopt_mcp.evaluator.inputs import Guarded, draw
 from kopt_mcp.evaluator.loading import imported
-from kopt_mcp.evaluator.operators import Operators, kernel_rows
-from kopt_mcp.evaluator.timing import clock_for
+from kopt_mcp.evaluator.operators import computing, kernel_rows
+from kopt_mcp.evaluator.outbox import COUNT, FAILED, TOKEN_BYTES, Outbox, dtype_name, view, where
+from kopt_mcp.evaluator.timing import EventClock, WallClock, clock_for
 from kopt_mcp.evaluator.watching import (
     Poison,
     Structure,
@@ -35,21 +35,15 @@ from kopt_mcp.evaluator.watching import (
 )
 from kopt_mcp.problem import Spec
 
-TOKEN_BYTES = 16
-PLACE = struct.Struct("<QQ")
-"""Address and bytes of one output, as a timed call on a CPU hands it over."""
-COUNT = struct.Struct("<I")
-FAILED = 0xFFFFFFFF
-"""Instead of a number of outputs: there are none that could be read."""
-
 
 class Candidate:
     """A candidate and the workload it is called on."""
 
     def __init__(self, device: str, cache_bytes: int, shared: mmap.mmap) -> None:
         self.device = device
-        self._clock = clock_for(device, cache_bytes)
+        self._cache_bytes = cache_bytes
         self._shared = shared
+        self._outbox = Outbox(shared, device)
         self._mutates: list[int] = []
         self._scratch: list[int] = []
         self._arguments: list[str] = []
@@ -58,12 +52,14 @@ class Candidate:
         self._literals: list[torch.Tensor] = []
         self._outputs: list[dict[str, Any]] = []
         self._kept: dict[int, list[torch.Tensor]] = {}
-        self._pinned = 0
-        self._driver: on_device.Driver | None = None
-        self._named: list[torch.Tensor] = []
         self._previous: list[Guarded] = []
         self._laid: list[Any] = []
         self._function: Callable[..., Any]
+
+    @cached_property
+    def _clock(self) -> WallClock | EventClock:
+        """Its cache-sized buffer is not needed where the harness holds the clock."""
+        return clock_for(self.device, self._cache_bytes)
 
     def prime(self) -> None:
         """Make a GPU load what drawing, keeping and fingerprinting need, so that no first call pays for it."""
@@ -77,7 +73,8 @@ class Candidate:
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import or build the candidate, which may compute for `cpu_s` seconds in all."""
         sandbox.limit_cpu(message["cpu_s"])
-        self._driver = on_device.CudaDriver() if message["on_device"] else None
+        if message["on_device"]:
+            self._outbox.leave_on_device()
         self._arguments = message["arguments"]
         self._mutates, self._scratch = message["mutates"], message["scratch"]
         source = Path.cwd() / message["source"]
@@ -95,22 +92,12 @@ class Candidate:
         self._inputs = tuple(Spec(**i["spec"]) if "spec" in i else i["value"] for i in message["inputs"])
         self._params = message["params"]
         self._outputs = message["outputs"]
-        self._pin(sum(o["bytes"] + 64 for o in self._outputs))
-        self._literals = [_from_shared(self._shared, m).to(self.device, copy=True) for m in message["literals"]]
+        self._outbox.make_room(self._outputs)
+        self._literals = [view(self._shared, m).to(self.device, copy=True) for m in message["literals"]]
         self._kept.clear()
         self._previous.clear()
         self._laid.clear()
         return {}
-
-    def _pin(self, size: int) -> None:
-        """Pin the part of the shared memory that outputs go to: copies from the device become ten times faster."""
-        if self.device == "cpu" or self._driver is not None or size <= self._pinned:
-            return
-        start = ctypes.addressof(ctypes.c_char.from_buffer(self._shared))
-        runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        if self._pinned:
-            runtime.cudaHostUnregister(start)
-        self._pinned = size if int(runtime.cudaHostRegister(start, size, 0)) == 0 else 0
 
     def call(self, message: dict[str, Any]) -> dict[str, Any]:
         """One checked call: poisoned memory, watched inputs, outputs copied out."""
@@ -124,7 +111,7 @@ class Candidate:
         ran = time.perf_counter()
         outputs = self._normalise(out, inputs)
         violations = [*self._watched(inputs, before), *state_changes(state)]
-        stored = self._store(outputs)
+        stored = self._outbox.put(outputs)
         parts = {"draw": drawn - begin, "run": ran - drawn, "store": time.perf_counter() - ran}
         return {"outputs": stored, "violations": violations, "parts": parts}
 
@@ -173,7 +160,7 @@ class Candidate:
 
     def fetch(self, message: dict[str, Any]) -> dict[str, Any]:
         """The output of one earlier timed call."""
-        return {"outputs": self._store(self._kept[message["seed"]])}
+        return {"outputs": self._outbox.put(self._kept[message["seed"]])}
 
     def forget(self, _: dict[str, Any]) -> dict[str, Any]:
         """Drop the kept outputs."""
@@ -186,7 +173,7 @@ class Candidate:
         return {}
 
     def _over_shared(self, argument: dict[str, Any]) -> torch.Tensor:
-        tensor = _from_shared(self._shared, argument["at"])
+        tensor = view(self._shared, argument["at"])
         strides = argument["strides"]
         return tensor if strides is None else tensor.as_strided(tensor.shape, strides)
 
@@ -199,23 +186,22 @@ class Candidate:
         except BaseException:
             channel.signal(token + COUNT.pack(FAILED))
             raise
-        channel.signal(token + _where(out))
+        channel.signal(token + where(out))
         tensors = plain_outputs(out, self._own(args), self.device)
         self._laid.append(out)  # alive until the next call is laid: the harness may still read it
-        described = [{"shape": list(t.shape), "dtype": _dtype_name(t), "strides": list(t.stride())} for t in tensors]
+        described = [{"shape": list(t.shape), "dtype": dtype_name(t), "strides": list(t.stride())} for t in tensors]
         return {"outputs": described}
 
     def hand_over(self, _: dict[str, Any]) -> dict[str, Any]:
         """The outputs of the timed call before, for a harness that may not read this process's memory."""
-        return {"outputs": self._store(plain_outputs(self._laid[-1], [], self.device))}
+        return {"outputs": self._outbox.put(plain_outputs(self._laid[-1], [], self.device))}
 
     def operators(self, message: dict[str, Any]) -> dict[str, Any]:
         """Torch's own operators that compute in one call, whatever names the candidate calls them by."""
         args = self._draw(message).args
-        with Operators() as seen:
-            self._function(*args)
-            self._synchronise()
-        return {"names": sorted(seen.names)[:20]}
+        names = computing(lambda: self._function(*args))
+        self._synchronise()
+        return {"names": sorted(names)[:20]}
 
     def profile(self, message: dict[str, Any]) -> dict[str, Any]:
         """Device kernels of one call, through torch.profiler."""
@@ -291,51 +277,3 @@ class Candidate:
             if position not in (*self._mutates, *self._scratch) and not same_bits(inputs.args[position], copy):
                 found.append(["INCORRECT_NUMERICAL", f"it changed its input {position}"])
         return found
-
-    def _store(self, outputs: list[torch.Tensor]) -> list[dict[str, Any]]:
-        """Hand outputs over, through the shared memory as far as they fit; the harness compares the bytes."""
-        offset = 0
-        stored = []
-        self._named.clear()
-        for tensor in outputs:
-            if self._driver is not None and tensor.numel() * tensor.element_size() >= on_device.LEAST_BYTES:
-                self._named.append(tensor.contiguous())
-                stored.append(on_device.named(self._driver, self._named[-1]))
-                continue
-            size = tensor.numel() * tensor.element_size()
-            if offset + size > len(self._shared):
-                raise Structure("INCORRECT_SHAPE", f"the outputs are larger than expected ({offset + size} bytes)")
-            meta = {"shape": list(tensor.shape), "dtype": _dtype_name(tensor), "offset": offset, "bytes": size}
-            _from_shared(self._shared, meta).copy_(tensor)
-            stored.append(meta)
-            offset += -(-size // 64) * 64
-        self._synchronise()
-        return stored
-
-
-def _where(out: Any) -> bytes:
-    """How many outputs there are and where they lie, in few steps: this is within the time of the call."""
-    tensors = out if type(out) in (tuple, list) else () if out is None else (out,)
-    if not all(type(t) is torch.Tensor and t.layout is torch.strided for t in tensors):
-        return COUNT.pack(FAILED)
-    return COUNT.pack(len(tensors)) + b"".join(PLACE.pack(t.data_ptr(), _span(t)) for t in tensors)
-
-
-def _span(tensor: torch.Tensor) -> int:
-    """Bytes from the first element to behind the last one."""
-    if tensor.is_contiguous():
-        return tensor.numel() * tensor.element_size()
-    return (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))) * tensor.element_size()
-
-
-def _from_shared(shared: mmap.mmap, meta: dict[str, Any]) -> torch.Tensor:
-    """A CPU tensor over a piece of the shared memory."""
-    dtype: torch.dtype = getattr(torch, meta["dtype"])
-    if meta["bytes"] == 0:
-        return torch.empty(meta["shape"], dtype=dtype)
-    flat = torch.frombuffer(shared, dtype=torch.uint8, count=meta["bytes"], offset=meta["offset"])
-    return flat.view(dtype).view(meta["shape"])
-
-
-def _dtype_name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

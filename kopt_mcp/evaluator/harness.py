@@ -47,9 +47,9 @@ from kopt_mcp.problem import Problem, Workload
 __all__ = ["Harness", "HarnessError", "load_problem"]
 
 Said = Callable[[float, str], None]
-_TEAM, _SPARES = 3, 3
-"""On a GPU: runners that check one candidate together, and runners kept ready (two for a benchmark, one for what comes
-after it)."""
+_TEAM, _SPARES = 4, 4
+"""On a GPU: runners that check one candidate together, and runners kept ready: for a benchmark two, and the others for
+what comes after it."""
 _ROOMY_BYTES = 32 << 30
 """Memory from which a GPU has room for them, and for the references of several checks at a time."""
 

@@ -21,9 +21,9 @@ import torch
 
 from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Timed
-from kopt_mcp.evaluator.candidate import COUNT, FAILED, PLACE, TOKEN_BYTES
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.inputs import GUARD, Guarded, dense_strides, draw
+from kopt_mcp.evaluator.outbox import COUNT, FAILED, PLACE, TOKEN_BYTES
 from kopt_mcp.evaluator.process import CandidateProcess
 from kopt_mcp.evaluator.shared import INPUTS_AT, SharedMemory
 from kopt_mcp.evaluator.snapshots import ReadMemory, memory_of, rebuilt

@@ -135,11 +135,6 @@ def _preload(device_kind: str) -> None:
 
     from kopt_mcp.evaluator import runner  # noqa: F401 - a runner that is shut in could not read it any more
 
-    if device_kind == "cpu":  # for a GPU not: should one of them ask for devices, no fork could use CUDA any more
-        from kopt_mcp.evaluator.operators import Operators
-
-        with Operators():
-            torch.ones(1)  # the first operator under such a mode imports a thousand modules
     if device_kind == "cuda" and torch.version.cuda:
         try:
             import triton

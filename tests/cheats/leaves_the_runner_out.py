@@ -20,7 +20,7 @@ _candidate = sys.modules["kopt_mcp.evaluator.candidate"]
 
 
 def timed(self, channel):
-    x, sock, where = self._laid[0], channel._sock, _candidate._where
+    x, sock, where = self._laid[0], channel._sock, _candidate.where
     sock.setblocking(False)
     while True:
         try:

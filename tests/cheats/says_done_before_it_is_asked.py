@@ -21,7 +21,7 @@ _candidate = sys.modules["kopt_mcp.evaluator.candidate"]
 
 def timed(self, channel):
     out = torch.empty_like(self._laid[0])
-    channel.signal(bytes(_candidate.TOKEN_BYTES) + _candidate._where(out))
+    channel.signal(bytes(_candidate.TOKEN_BYTES) + _candidate.where(out))
     channel.wait_for(_candidate.TOKEN_BYTES)
     return {"outputs": []}
 

@@ -23,7 +23,7 @@ def timed(self, channel):
     x = self._laid[0]
     out = torch.empty_like(x)
     token = channel.wait_for(_candidate.TOKEN_BYTES)
-    channel.signal(token + _candidate._where(out))
+    channel.signal(token + _candidate.where(out))
     out.copy_(honest(x))
     self._laid.append(out)
     return {"outputs": [{"shape": list(out.shape), "dtype": "float32", "strides": list(out.stride())}]}
