@@ -437,8 +437,8 @@ def fused_moe(
         topk,
         EXPERTS=triton.next_power_of_2(max(count, 2)),
         ROWS=block_m,
-        BLOCK=1024,
-        num_warps=4,
+        BLOCK=min(8192, max(128, triton.next_power_of_2(choices))),
+        num_warps=16 if choices > 2048 else 4,
     )
 
     hidden = torch.empty((most * block_m, inter), dtype=x.dtype, device=x.device)
