@@ -6,6 +6,7 @@ Started by `client`, or by a problem file's own command line, under the user's i
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -47,9 +48,9 @@ from kopt_mcp.problem import Problem, Workload
 __all__ = ["Harness", "HarnessError", "load_problem"]
 
 Said = Callable[[float, str], None]
-_TEAM, _SPARES = 4, 4
-"""On a GPU: runners that check one candidate together, and runners kept ready: for a benchmark two, and the others for
-what comes after it."""
+_MOST_TEAM, _CORES_EACH = 6, 3
+"""On a GPU: how many runners check one candidate together, and processor cores that there must be for each. As many are
+kept ready: a benchmark takes two of them, and what comes after it the others."""
 _ROOMY_BYTES = 32 << 30
 """Memory from which a GPU has room for them, and for the references of several checks at a time."""
 
@@ -84,7 +85,8 @@ class Harness:
         self._evictor: WallClock | None = None
         self._empty_us: float | None = None
         roomy = device != "cpu" and self.torch_device.memory_bytes >= _ROOMY_BYTES
-        self._team, self._spares = (_TEAM, _SPARES) if roomy else (1, 0)
+        self._team = max(1, min(_MOST_TEAM, _cores() // _CORES_EACH)) if roomy else 1
+        self._spares = max(2, self._team) if roomy else 0
         if device != "cpu":
             preparing.outputs_on_device(self._place)
             preparing.triton(self._place, self.torch_device)
@@ -317,6 +319,11 @@ def _together(timed: Evaluation, checked: Evaluation) -> Evaluation:
         for r in checked.workloads
     ]
     return replace(timed, workloads=tuple(merged), detail=f"{checked.detail}, {timed.detail}")
+
+
+def _cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _start(processes: list[CandidateProcess]) -> None:

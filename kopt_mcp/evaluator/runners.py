@@ -29,7 +29,7 @@ _READY_S = 120.0
 _MOST_CPU_S = 24 * 3600
 """Until a candidate's own limit is known, when it is loaded."""
 _LOG_BYTES = 32 << 10
-_STARTING_AT_ONCE = 4
+_STARTING_AT_ONCE = 6
 _KEPT_ENVIRONMENT = (
     "PATH",
     "LANG",
