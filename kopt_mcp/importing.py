@@ -156,7 +156,7 @@ def _kernel_file(path: Path) -> Path:
 def _described(found: Recognition) -> list[str]:
     lines = [f"{found.path}: {found.format}" + (f", {found.name!r}" if found.name else "")]
     lines += [f"  found    {fact}" for fact in found.found]
-    lines += [f"  file     {path}" for path in found.files[1:]]
+    lines += [f"  file     {path}" for path in found.files if path != found.path]
     lines += [f"  missing  {text}" for text in found.missing]
     if found.trust == "reported":
         from kopt_mcp.problems.scripts import HOW_TO_MEASURE

@@ -22,6 +22,8 @@ _SPREAD = 0.25
 """By how much state that a module makes constant is moved about: of its value, or absolutely where that is zero."""
 _SETS = 2
 _TRIALS = 1000
+_LARGE = 2 << 30
+"""Bytes above which it is not found out how rounding errors add up: in float64 that takes more than there is."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def problem_of(file: str, name: str, source: str, options: Options) -> Problem:
         entry=adapter.CANDIDATE,
         precision=options.precision,
         reduction="longest",
-        scale=spread(reference),
+        scale=spread(reference) if max(w.params["moved"] for w in workloads) <= _LARGE else None,
         vary={"weights": (1, _TRIALS)} if names else {},
         distributions=DISTRIBUTIONS if any(s.kind == "normal" for one in sizes for s in one.specs) else ("normal",),
         certain=_certain(sizes),
