@@ -1,14 +1,14 @@
 """Time a kernel and everything that one could use instead, in turns, on every timed workload of its problem.
 
-    python experiments/compare.py OUT [PROBLEM ...] [--campaigns FOLDER]
+    python experiments/compare.py OUT [PROBLEM ...]
 
 PROBLEM is a folder of `skills/kernels` (default: all), or one of its tests, as in `softmax/test_softmax_backward.py`.
-Implementations: the template, the best kernel of a campaign (`FOLDER/*/best.py`, by problem) where there is one, and
-the problem's comparisons. In each block every implementation is called a few times, in random order, with the L2
-evicted before each call and other inputs each time; a block's value is the median of its calls. The ratio against the
-best of the others is the median over blocks of the ratios within a block, with a 95 % bootstrap interval. A roof is
-measured in the same way: for a memory-bound problem a copy that moves the same bytes, in the same blocks; for a
-compute-bound one the vendor's product of two 8192x8192 matrices in the workload's type, once a process.
+Implementations: the template, what a campaign's patches make of it, and the problem's comparisons. In each block every
+implementation is called a few times, in random order, with the L2 evicted before each call and other inputs each time;
+a block's value is the median of its calls. The ratio against the best of the others is the median over blocks of the
+ratios within a block, with a 95 % bootstrap interval. A roof is measured in the same way: for a memory-bound problem a
+copy that moves the same bytes, in the same blocks; for a compute-bound one the vendor's product of two 8192x8192
+matrices in the workload's type, once a process.
 
 These are trusted implementations, each checked once against the reference: the evaluator's distrust is not needed here.
 GPUs that are visible work side by side, one problem each. Writes OUT/<problem>.json and OUT/table.md.
@@ -25,6 +25,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS = ROOT / "skills" / "kernels"
+CAMPAIGNS = Path(__file__).resolve().parent / "campaigns"
 sys.path.insert(0, str(ROOT))
+
+import yaml  # noqa: E402
 
 from kopt_mcp import stats  # noqa: E402
 from kopt_mcp.problem import Problem, Workload  # noqa: E402
@@ -60,21 +64,34 @@ def load(path: Path) -> Any:
     return module
 
 
-def kernels(problem: Problem, test: Path, campaigns: Path | None) -> Iterator[tuple[str, Path]]:
-    """The template and, where a campaign has one, the best kernel."""
+def kernels(problem: Problem, test: Path, folder: Path) -> Iterator[tuple[str, Path]]:
+    """The template and, where a campaign says which of its patches pay, what they make of it (written to `folder`)."""
     backward = test.stem.endswith("_backward")
     yield "template", test.parent / ("triton_backward_template.py" if backward else "triton_template.py")
-    for journal in sorted(campaigns.glob("*/journal.jsonl")) if campaigns else []:
-        first = json.loads(journal.read_text(encoding="utf-8").split("\n", 1)[0])
-        if first["data"].get("problem", {}).get("name") == problem.name:
-            yield "best", journal.parent / "best.py"
+    plan = CAMPAIGNS / problem.name / "campaign.yaml"
+    if plan.is_file() and (text := patched(plan)):
+        path = folder / f"{problem.name}.py"
+        path.write_text(text, encoding="utf-8")
+        yield "patched", path
 
 
-def implementations(problem: Problem, test: Path, campaigns: Path | None) -> dict[str, Callable[..., Any]]:
+def patched(plan: Path) -> str:
+    """The campaign's kernel with those patches whose numbers are listed under `paid`; empty without such a list."""
+    campaign = yaml.safe_load(plan.read_text(encoding="utf-8"))
+    text = (ROOT / campaign["kernel"]).read_text(encoding="utf-8") if campaign.get("paid") else ""
+    for number in campaign.get("paid", ()):
+        patch = campaign["patches"][number - 1]
+        if "file" in patch:
+            text = (plan.parent / patch["file"]).read_text(encoding="utf-8")
+        for edit in patch.get("edits", ()):
+            text = text.replace(edit["search"], edit["replace"])
+    return text
+
+
+def implementations(problem: Problem, test: Path) -> dict[str, Callable[..., Any]]:
     """By name, each called like the reference."""
-    found: dict[str, Callable[..., Any]] = {}
-    for name, path in kernels(problem, test, campaigns):
-        found[name] = getattr(load(path), problem.entry)
+    folder = Path(tempfile.mkdtemp(prefix="patched-"))  # Triton reads a kernel's source when it compiles: to be kept
+    found = {name: getattr(load(path), problem.entry) for name, path in kernels(problem, test, folder)}
     return {**found, **problem.comparisons}
 
 
@@ -169,17 +186,17 @@ def blocks(
         for name in order:
             sets = [args[(block * CALLS + n) % len(args)] for n in range(CALLS)]
             calls = [functools.partial(runs[name], *a) for a in sets]
-            times[name].append(stats.median([timer.us(call, spins[name]) for call in calls]))
+            times[name].append(round(stats.median([timer.us(call, spins[name]) for call in calls]), 3))
     return times
 
 
-def work(test: Path, out: Path, campaigns: Path | None) -> None:
+def work(test: Path, out: Path) -> None:
     """One problem, in a process of its own."""
     import torch
     import triton
 
     problem: Problem = load(test).PROBLEM
-    found = implementations(problem, test, campaigns)
+    found = implementations(problem, test)
     timer = Timer()
     driver = subprocess.run(
         ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True
@@ -205,16 +222,16 @@ def work(test: Path, out: Path, campaigns: Path | None) -> None:
 def line(name: str, bound: str, row: dict[str, Any]) -> str:
     """A workload's results as a row of the table."""
     medians = {key: stats.median(times) for key, times in row["blocks"].items()}
-    ours = "best" if "best" in medians else "template"
-    others = {key: us for key, us in medians.items() if key not in ("copy", "template", "best")}
-    cells = [name, row["workload"]]
-    for key in ("template", "best", "torch", "torch.compile"):
+    ours = "patched" if "patched" in medians else "template"
+    others = {key: us for key, us in medians.items() if key not in ("copy", "template", "patched")}
+    cells = [name, row["workload"], _roof(bound, row, medians)]
+    for key in ("template", "patched"):
+        cells.append(f"{medians[key]:.2f} ({_share(bound, row, medians, key):.0f} %)" if key in medians else "–")
+    for key in ("torch", "torch.compile"):
         cells.append(f"{medians[key]:.2f}" if key in medians else "–")
     rest = sorted((us, key) for key, us in others.items() if key not in ("torch", "torch.compile"))
     cells.append(", ".join(f"{key} {us:.2f}" for us, key in rest) or "–")
     cells.append(_against(row, ours, min(others, key=lambda key: others[key])) if others and ours in medians else "–")
-    cells.append(_of_roof(bound, row, medians, ours) if ours in medians else "–")
-    cells.append("; ".join(f"{key}: {text}" for key, text in row["trouble"].items()) or "")
     return "| " + " | ".join(cells) + " |"
 
 
@@ -224,32 +241,48 @@ def _against(row: dict[str, Any], ours: str, other: str) -> str:
     return f"{value:.3f} [{low:.3f}, {high:.3f}] × {other}"
 
 
-def _of_roof(bound: str, row: dict[str, Any], medians: dict[str, float], ours: str) -> str:
-    us = medians[ours]
+def _roof(bound: str, row: dict[str, Any], medians: dict[str, float]) -> str:
     if bound == "memory":
-        rate = row["bytes"] / us / 1e3
-        return f"{100 * medians['copy'] / us:.1f} % ({rate:.0f} GB/s; copy {row['bytes'] / medians['copy'] / 1e3:.0f})"
-    rate = row["flops"] / us / 1e6
-    return f"{100 * rate / row['peak_tflops']:.1f} % ({rate:.0f} TFLOPS; vendor product {row['peak_tflops']:.0f})"
+        return f"{row['bytes'] / medians['copy'] / 1e3:.0f} GB/s"
+    return f"{row['peak_tflops']:.0f} TFLOPS"
+
+
+def _share(bound: str, row: dict[str, Any], medians: dict[str, float], ours: str) -> float:
+    """Percent of the roof."""
+    if bound == "memory":
+        return 100 * medians["copy"] / medians[ours]
+    return 100 * row["flops"] / medians[ours] / 1e6 / float(row["peak_tflops"])
 
 
 HEAD = (
-    "| problem | workload | template | best | torch | torch.compile | other libraries | "
-    "ours, in turns with the best other | of the roof | trouble |\n|" + "---|" * 10
+    "| problem | workload | roof | template | patched | torch | torch.compile | other libraries | "
+    "ours, in turns with the best other |\n|" + "---|" * 9
 )
 
 
 def table(out: Path) -> str:
     """All results in a folder."""
-    lines, about = [], {}
+    lines: list[str] = []
+    about: dict[str, str] = {}
+    trouble: set[str] = set()
     for path in sorted(out.glob("*.json")):
         whole = json.loads(path.read_text(encoding="utf-8"))
         about = whole["about"]
         lines += [line(whole["problem"], whole["bound"], row) for row in whole["rows"]]
+        trouble |= {
+            f"{whole['problem']}, {name}: {why}" for row in whole["rows"] for name, why in row["trouble"].items()
+        }
     facts = ", ".join(f"{key} {value}" for key, value in about.items())
     return f"Microseconds, medians of {BLOCKS} blocks of {CALLS} calls, L2 cold. {facts}.\n\n{HEAD}\n" + "\n".join(
         lines
     )
+
+
+def write_table(out: Path) -> None:
+    """OUT/table.md, and the same on the screen."""
+    text = table(out)
+    (out / "table.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
 
 
 def tests(names: Sequence[str]) -> list[Path]:
@@ -275,7 +308,6 @@ def main(options: argparse.Namespace) -> None:
         gpu = free.get()
         cores = range(gpu * share, (gpu + 1) * share)
         command = [sys.executable, __file__, str(options.out / f"{test.stem}.json"), WORKER, str(test)]
-        command += ["--campaigns", str(options.campaigns)] if options.campaigns else []
         try:
             subprocess.run(
                 command,
@@ -291,21 +323,21 @@ def main(options: argparse.Namespace) -> None:
 
     with ThreadPoolExecutor(len(gpus)) as pool:
         list(pool.map(one, tests(options.names)))
-    text = table(options.out)
-    (options.out / "table.md").write_text(text + "\n", encoding="utf-8")
-    print(text)
+    write_table(options.out)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--campaigns", type=Path, default=None, help="where the best kernels are")
+    parser.add_argument("--table", action="store_true", help="measure nothing; write OUT/table.md of what OUT holds")
     parser.add_argument("--gpus", type=int, nargs="*", help="numbers of the GPUs to use (default: all)")
     parser.add_argument("--seconds", type=float, default=400.0, help="the most for one problem")
     parser.add_argument(WORKER, type=Path, default=None, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.worker:
-        work(chosen.worker, chosen.out, chosen.campaigns)
+        work(chosen.worker, chosen.out)
+    elif chosen.table:
+        write_table(chosen.out)
     else:
         main(chosen)

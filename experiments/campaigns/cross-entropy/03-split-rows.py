@@ -26,22 +26,30 @@ def _cross_entropy_kernel(
     first = tl.program_id(1) * chunk
     end = tl.minimum(first + chunk, vocab)
     logits = logits_ptr + row * stride
-    offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    if WIDTH > 1:
+        offsets = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
 
-    largest = tl.full([LANES], LOWEST, tl.float32)
-    total = tl.full([LANES], 0.0, tl.float32)
-    for start in range(first, end, LANES * WIDTH):
-        mask = start + offsets < end
-        x = tl.load(logits + start + offsets, mask=mask, other=-float("inf")).to(tl.float32) * LOG2_E
-        if WIDTH > 1:
+        largest = tl.full([LANES], LOWEST, tl.float32)
+        total = tl.full([LANES], 0.0, tl.float32)
+        for start in range(first, end, LANES * WIDTH):
+            mask = start + offsets < end
+            x = tl.load(logits + start + offsets, mask=mask, other=-float("inf")).to(tl.float32) * LOG2_E
             larger = tl.maximum(largest, tl.max(x, axis=1))
-        else:
-            larger = tl.maximum(largest, tl.max(x))
-        total = total * tl.exp2(largest - larger) + tl.sum(tl.exp2(x - larger[:, None]), axis=1)
-        largest = larger
+            total = total * tl.exp2(largest - larger) + tl.sum(tl.exp2(x - larger[:, None]), axis=1)
+            largest = larger
 
-    top = tl.max(largest, axis=0)
-    whole = tl.sum(total * tl.exp2(largest - top), axis=0)
+        top = tl.max(largest, axis=0)
+        whole = tl.sum(total * tl.exp2(largest - top), axis=0)
+    else:  # rows that start anywhere are loaded value by value, which leaves no lane several in a row
+        columns = tl.arange(0, LANES)
+        top = tl.full([], LOWEST, tl.float32)
+        whole = tl.full([], 0.0, tl.float32)
+        for start in range(first, end, LANES):
+            mask = start + columns < end
+            x = tl.load(logits + start + columns, mask=mask, other=-float("inf")).to(tl.float32) * LOG2_E
+            larger = tl.maximum(top, tl.max(x, axis=0))
+            whole = whole * tl.exp2(top - larger) + tl.sum(tl.exp2(x - larger), axis=0)
+            top = larger
     if WHOLE:
         label = tl.load(labels_ptr + row)
         chosen = tl.load(logits + label).to(tl.float32)
@@ -69,8 +77,7 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """logits: (rows, vocab), unit stride along vocab; labels: (rows,) int64 in [0, vocab); returns float32 losses."""
     rows, vocab = logits.shape
     losses = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    # A lane that owns the values of one 16-byte load corrects its sum once for all of them; rows that start anywhere
-    # are loaded value by value, and corrected once a block.
+    # A lane that owns the values of one 16-byte load corrects its sum once for all of them.
     width = 16 // logits.element_size()
     if (logits.stride(0) * logits.element_size()) % 16 or logits.data_ptr() % 16:
         width = 1
