@@ -8,8 +8,8 @@ wrote (`experiments/<id>/`) ends up in OUT, with the best kernel as `best.py` an
 
 campaign.yaml: `kernel` and `test` (paths from the project's root), `metric`, `target` (in the metric's unit) or
 `pct_of_peak`, optionally `workloads`, and `patches`: a list of what `apply_patch` takes, where `file` names the whole
-new text, and optionally a `keep_reason` for `decide`. `paid` lists the numbers of those that `experiments/compare.py` is
-to apply.
+new text, and optionally a `keep_reason` for `decide`. `paid` lists the numbers of those that `experiments/compare.py`
+applies.
 """
 
 from __future__ import annotations
