@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -66,7 +67,7 @@ def rearranged(value: Any, random: Random) -> Any:
         if random.random() < 0.2:
             del holder[name]
         else:
-            holder[name] = random.choice(VALUES)
+            holder[name] = deepcopy(random.choice(VALUES))
     return made
 
 
