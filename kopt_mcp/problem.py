@@ -218,9 +218,10 @@ class Problem:
         """
         here = [w for w in self.workloads if kind in w.devices]
         if not here:
-            raise ProblemError(
-                f"problem {self.name!r} has no workload for {kind}; add {kind!r} to a Workload's devices."
-            )
+            mend = f"add {kind!r} to a Workload's devices."
+            if self.adapter:
+                mend = "a task's are left out there where they are large or in bfloat16; give it smaller ones, or use a GPU."
+            raise ProblemError(f"problem {self.name!r} has no workload for {kind}; {mend}")
         if names is None:
             return here
         known = {w.name: w for w in here}

@@ -290,3 +290,10 @@ def test_the_spread_of_a_product_is_the_size_of_its_terms() -> None:
     found = spread(lambda x, y: [x @ y])(a, b)[0]
     terms = (2 * a.square() @ b.square()).sqrt()
     assert 0.8 < float((found.square().mean() / terms.square().mean()).sqrt()) < 1.2
+
+
+def test_a_problem_that_is_too_large_for_a_cpu_says_what_to_do(evaluator: LocalEvaluator, tmp_path: Path) -> None:
+    text = SOFTMAX.replace("rows, cols = 12, 300", "rows, cols = 30000, 3000")
+    task = Task(evaluator, written(tmp_path, {"9_x.py": text}) / "9_x.py", tmp_path)
+    with pytest.raises(ProblemInvalid, match=r"no workload for cpu; .* give it smaller ones, or use a GPU"):
+        task.mutants()
