@@ -220,7 +220,7 @@ class Problem:
         if not here:
             mend = f"add {kind!r} to a Workload's devices."
             if self.adapter:
-                mend = "a task's are left out there where they are large or in bfloat16; give it smaller ones, or use a GPU."
+                mend = "large ones, and those in bfloat16, are for a GPU only; give it smaller ones, or use a GPU."
             raise ProblemError(f"problem {self.name!r} has no workload for {kind}; {mend}")
         if names is None:
             return here
