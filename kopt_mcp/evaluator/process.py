@@ -23,6 +23,8 @@ from kopt_mcp.evaluator.runners import Place, Runner
 from kopt_mcp.evaluator.spent import Spent
 from kopt_mcp.problem import Case, Problem, Spec
 
+_LAST_MOMENTS_S = 2.0
+"""Longest time between the end of its channel and that of a process, which says how it ended."""
 _LIFE = 10
 """How many times the longest allowed call a process may compute in all."""
 
@@ -215,11 +217,11 @@ class CandidateProcess:
 
     def _crash(self, op: str) -> Fault:
         log = self.runner.log
-        code = int(self._end().get("code", 0))
+        code = int(self._end(_LAST_MOMENTS_S).get("code", 0))
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         tail = log.tail()
         return Fault("RUNTIME_ERROR", f"the candidate's process {how} during {op!r}" + (f": {tail}" if tail else ""))
 
-    def _end(self) -> dict[str, Any]:
+    def _end(self, grace_s: float = 0.0) -> dict[str, Any]:
         runner, self._runner = self._runner, None
-        return {} if runner is None else runner.reap(grace_s=0.2)
+        return {} if runner is None else runner.reap(grace_s)
