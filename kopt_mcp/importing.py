@@ -168,7 +168,7 @@ def _described(found: Recognition) -> list[str]:
 def _text(found: Recognition, out: Path, kernel: Path | None) -> str | None:
     """What is to be written; None where nothing can be, which has been said."""
     if found.trust == "reported":
-        from kopt_mcp.source import scaffold
+        from kopt_mcp.scaffold import scaffold
         from kopt_mcp.workspace import decode
 
         if kernel is None:

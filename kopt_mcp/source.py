@@ -105,46 +105,6 @@ def imports_of(text: str, name: str) -> list[str]:
     return found
 
 
-def scaffold(kernel: str, text: str) -> str:
-    """A problem file for `kernel` to be completed, with what its syntax tells filled in."""
-    entry, arguments = entry_of(text, kernel)
-    tensors = arguments or ("x",)
-    names = ", ".join(tensors)
-    drawn = ", ".join("make.normal(rows, cols)" for _ in tensors)
-    return f'''"""What {kernel} must compute."""
-
-from kopt_mcp.problem import Problem, Workload
-
-
-def reference({names}):
-    """Trusted and slow; must also work in float64."""
-    raise NotImplementedError("write {entry} with plain torch operations")
-
-
-def inputs(make, rows, cols):
-    return [{drawn}]
-
-
-PROBLEM = Problem(
-    name="{entry.replace("_", "-")}",
-    entry="{entry}",
-    reference=reference,
-    inputs=inputs,
-    workloads=[
-        Workload({{"rows": 4096, "cols": 4096}}, "float32"),
-        Workload({{"rows": 127, "cols": 1000}}, "float32", timed=False),
-    ],
-    bytes="{len(tensors) + 1} * rows * cols * itemsize",
-    flops="rows * cols",
-    bound="memory",
-)
-test_{entry} = PROBLEM.as_test()
-
-if __name__ == "__main__":
-    raise SystemExit(PROBLEM.main())
-'''
-
-
 def _hashed(tree: ast.Module, name: str) -> str:
     try:
         return hashlib.sha256(ast.dump(tree).encode(errors="replace")).hexdigest()

@@ -11,7 +11,8 @@ from pathlib import Path
 from kopt_mcp.arguments import shown
 from kopt_mcp.disk import Disk, digest
 from kopt_mcp.errors import InputRefused, WorkspaceFailed
-from kopt_mcp.source import imports_of, scaffold
+from kopt_mcp.scaffold import scaffold
+from kopt_mcp.source import imports_of
 
 LARGEST_BYTES = 2**20
 LANGUAGES = (".py", ".cu", ".hip", ".cpp", ".cc", ".c")

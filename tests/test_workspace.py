@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,9 @@ from hypothesis import strategies as st
 from kopt_mcp.disk import digest
 from kopt_mcp.edit import Edit, apply_diff, apply_edits, changed_lines
 from kopt_mcp.errors import InputRefused, WorkspaceFailed
-from kopt_mcp.source import entry_of, normal_form, scaffold
+from kopt_mcp.problem import Problem
+from kopt_mcp.scaffold import scaffold
+from kopt_mcp.source import entry_of, normal_form
 from kopt_mcp.workspace import LARGEST_BYTES, Candidates, Workspace, decode
 
 TEXT = "import x\n\n\ndef f(a):\n    y = a + 1\n    return y\n\n\ndef g(a):\n    y = a + 1\n    return -y\n"
@@ -257,6 +261,45 @@ def test_the_scaffold_is_a_problem_that_the_evaluator_accepts() -> None:
     text = scaffold("k.py", "def rms_norm(x, weight):\n    pass\n").replace("test_rms_norm = PROBLEM.as_test()", "")
     exec(compile(text, "test_k.py", "exec"), namespace)
     assert namespace["PROBLEM"].entry == "rms_norm"  # type: ignore[attr-defined]
+
+
+SILU_MUL = """
+// gate * sigmoid(gate) * up
+extern "C" void silu_mul(const double *gate, const double* up, double *out, int64_t rows, int64_t cols) { }
+"""
+
+
+def scaffolded(kernel: str, text: str) -> Problem:
+    namespace: dict[str, Any] = {"__name__": "scaffold"}
+    exec(compile(re.sub(r"test_\w+ = PROBLEM.as_test\(\)", "", scaffold(kernel, text)), "test_k.py", "exec"), namespace)
+    problem: Problem = namespace["PROBLEM"]
+    return problem
+
+
+def test_the_scaffold_of_a_kernel_in_c_has_the_order_of_its_arguments() -> None:
+    problem = scaffolded("silu_mul.c", SILU_MUL)
+    assert problem.arguments == ("in0", "in1", "out0", "rows", "cols")
+    assert problem.workloads[0].dtype == "float64"
+    case = problem.case(problem.workloads[0])
+    assert [getattr(item, "shape", item) for item in case.inputs] == [(4096, 4096), (4096, 4096), 4096, 4096]
+    assert case.bytes == 3 * 4096 * 4096 * 8
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("void k(const float* x, float* y, int64_t n, cudaStream_t stream) {}", ("in0", "out0", "n")),
+        ("void k(float* y, const float* x, int64_t a, int64_t b, int64_t c);", ("out0", "in0", "a", "b", "c")),
+        ("int other(int) { return 1; }", ("in0", "out0", "rows", "cols")),
+        ("void k(", ("in0", "out0", "rows", "cols")),
+    ],
+)
+def test_a_scaffold_leaves_out_the_stream_and_guesses_where_it_cannot_read(
+    text: str, arguments: tuple[str, ...]
+) -> None:
+    problem = scaffolded("k.cu", text)
+    assert problem.arguments == arguments
+    assert problem.case(problem.workloads[1]).bytes > 0
 
 
 def test_the_entry_of_a_kernel_in_c_is_its_file_name() -> None:
