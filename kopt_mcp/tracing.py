@@ -18,7 +18,8 @@ from kopt_mcp.evaluator.records import Evaluation, WorkloadResult
 from kopt_mcp.problem import ProblemError
 from kopt_mcp.problems import Recognition
 from kopt_mcp.problems import flashinfer as format_of_traces
-from kopt_mcp.problems.traces import definition_of, kernel_text, names_of, solution_of, trace_of, workloads_of
+from kopt_mcp.problems.solutions import kernel_text, solution_of, trace_of
+from kopt_mcp.problems.workloads import definition_of, names_of, workloads_of
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tasks import Task, written
 from kopt_mcp.__main__ import main
 from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.problem import ProblemError, Spec
-from kopt_mcp.problems import Recognition, flashinfer, load, recognise, traces
+from kopt_mcp.problems import Recognition, flashinfer, load, recognise, solutions, workloads
 
 REFERENCE = """
 import torch
@@ -348,7 +348,7 @@ def solution(folder: Path, change: Callable[[dict[str, Any]], Any] = lambda s: N
 
 
 def test_a_solution_becomes_one_file_that_says_how_it_is_called(norm: Task, tmp_path: Path) -> None:
-    text = traces.kernel_text(traces.solution_of(solution(tmp_path)))
+    text = solutions.kernel_text(solutions.solution_of(solution(tmp_path)))
     assert norm.verify(text).status == "PASSED"
     assert (
         norm.verify(text.replace("DESTINATION_PASSING = True", "DESTINATION_PASSING = False")).status == "RUNTIME_ERROR"
@@ -373,7 +373,7 @@ def test_a_solution_becomes_one_file_that_says_how_it_is_called(norm: Task, tmp_
 )
 def test_a_solution_that_is_wrong_is_told_the_field(tmp_path: Path, change: Callable[..., Any], why: str) -> None:
     with pytest.raises(ProblemError, match=why):
-        traces.solution_of(solution(tmp_path, change))
+        solutions.solution_of(solution(tmp_path, change))
 
 
 def result(**changed: Any) -> dict[str, Any]:
@@ -390,9 +390,9 @@ def result(**changed: Any) -> dict[str, Any]:
 
 
 def trace(in_trace: bool = False, **changed: Any) -> dict[str, Any] | None:
-    definition = traces.Definition("d", "", {}, (), {}, (), (), "", None, ())
-    workload = traces.Workload("u", {}, {}, {"uuid": "u", "axes": {}, "inputs": {}}, in_trace)
-    return traces.trace_of(
+    definition = workloads.Definition("d", "", {}, (), {}, (), (), "", None, ())
+    workload = workloads.Workload("u", {}, {}, {"uuid": "u", "axes": {}, "inputs": {}}, in_trace)
+    return solutions.trace_of(
         definition, workload, "s", result(**changed), "GPU", {"torch": "2"}, "2026-01-01T00:00:00+00:00"
     )
 

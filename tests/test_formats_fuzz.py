@@ -17,7 +17,7 @@ from test_gpumode import FILES, TASK
 from test_kernelbench import SCALED
 
 from kopt_mcp.problem import ProblemError
-from kopt_mcp.problems import Recognition, autokernel, flashinfer, gpumode, kernelbench, traces
+from kopt_mcp.problems import Recognition, autokernel, flashinfer, gpumode, kernelbench, solutions
 
 TIMES = 150
 PIECES = [
@@ -78,8 +78,8 @@ def _places(value: Any) -> Any:
         yield from _places(one)
 
 
-def solution(path: Path) -> traces.Solution:
-    return traces.solution_of(path / "solution.json")
+def solution(path: Path) -> solutions.Solution:
+    return solutions.solution_of(path / "solution.json")
 
 
 def kernelbench_file(random: Random) -> dict[str, str]:

@@ -21,8 +21,8 @@ from kopt_mcp.problems.adapters import flashinfer as adapter
 from kopt_mcp.problems.counting import bound_of, counted, devices_of
 from kopt_mcp.problems.exact import exact, spread
 from kopt_mcp.problems.reading import bytes_of
-from kopt_mcp.problems.traces import Definition, Tensor, names_of
-from kopt_mcp.problems.traces import Workload as Given
+from kopt_mcp.problems.workloads import Definition, Tensor, names_of
+from kopt_mcp.problems.workloads import Workload as Given
 
 _LARGEST_INTEGER = {"int8": 128, "uint8": 256}
 _INTEGERS = 1024

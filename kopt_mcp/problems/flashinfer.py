@@ -15,7 +15,7 @@ from typing import Literal
 from kopt_mcp.problem import Problem, ProblemError
 from kopt_mcp.problems import Recognition
 from kopt_mcp.problems.reading import json_of
-from kopt_mcp.problems.traces import Definition, Workload, definition_of, workloads_of
+from kopt_mcp.problems.workloads import Definition, Workload, definition_of, workloads_of
 
 NAME = "flashinfer"
 EXPECTED = "a definition.json with axes, inputs, outputs and a reference, and its workload.jsonl"

@@ -97,15 +97,12 @@ def _files(main: Path, task: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         ProblemError: the field is not what it must be, or a file may not be read.
     """
-    given = task.get("files")
-    listed = (
-        given
-        if isinstance(given, list)
-        else [{"name": n, "source": s} for n, s in (given or {}).items()]
-        if isinstance(given, dict)
-        else field(task, "files", list, main.name)
-    )
-    runner = (task.get("config") or {}).get("main") if isinstance(task.get("config"), dict) else None
+    if isinstance(given := task.get("files"), dict):
+        listed: list[Any] = [{"name": name, "source": source} for name, source in given.items()]
+    else:
+        listed = field(task, "files", list, main.name)
+    config = task.get("config")
+    runner = config.get("main") if isinstance(config, dict) else None
     files: dict[str, str] = {}
     for number, one in enumerate(listed):
         where = f"{main.name}: files[{number}]"
