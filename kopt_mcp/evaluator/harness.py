@@ -124,6 +124,7 @@ class Harness:
     def ceilings(self) -> Ceilings:
         """What this device can reach; measured once per process."""
         if self._ceilings is None:
+            self._place.spares.settle()
             self._ceilings = ceilings.measure(self._kind, self._place.cache_bytes, self.torch_device.name)
         return self._ceilings
 
@@ -290,6 +291,7 @@ class Harness:
         case, rng = problem.case(workload), _RANDOM
         if self._kind != "cpu":
             if self._empty_us is None:
+                self._place.spares.settle()
                 self._empty_us = EventClock(self._place.cache_bytes).empty_us
             return Claimed(case, self._empty_us, rng)
         if self._evictor is None:
