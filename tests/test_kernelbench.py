@@ -297,3 +297,15 @@ def test_a_problem_that_is_too_large_for_a_cpu_says_what_to_do(evaluator: LocalE
     task = Task(evaluator, written(tmp_path, {"9_x.py": text}) / "9_x.py", tmp_path)
     with pytest.raises(ProblemInvalid, match=r"no workload for cpu; .* give it smaller ones, or use a GPU"):
         task.mutants()
+
+
+def test_weights_that_are_written_into_the_kernel_are_right_for_one_set_only(scaled: Task) -> None:
+    text = HONEST.replace("self.slope = slope", "self.slope = slope\n        self.kept = KEPT").replace(
+        "self.norm(self.dense(x))", "self.norm(x @ self.first(self.dense.weight).T + self.dense.bias)"
+    ) + (
+        "\n\nKEPT = []\n\n\ndef first(self, weight):\n    if not self.kept:\n        self.kept.append(weight.clone())\n"
+        "    return self.kept[0]\n\n\nModelNew.first = first\n"
+    )
+    done = scaled.verify(text)
+    assert done.status == "INCORRECT_NUMERICAL"
+    assert "with other weights" in done.detail

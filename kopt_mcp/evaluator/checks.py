@@ -50,8 +50,10 @@ class Check:
         if self.own_stream:
             parts.append("on a stream that is not the default one")
         if self.generated:
-            shape = ", ".join(f"{k}={v}" for k, v in self.case.params.items())
-            parts.append(f"at the generated shape {shape}")
+            given, now = self.case.workload.params, self.case.params
+            shape = ", ".join(f"{k}={v}" for k, v in now.items())
+            only_weights = [k for k, v in now.items() if v != given.get(k)] == ["weights"]  # of a module, by their seed
+            parts.append("with other weights" if only_weights else f"at the generated shape {shape}")
         return ", ".join(parts)
 
 
