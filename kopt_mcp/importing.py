@@ -19,7 +19,7 @@ from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.problem import ProblemError
 from kopt_mcp.problems import FORMATS, Recognition, Unrecognised, complete, module, recognise, source
 from kopt_mcp.project import Project
-from kopt_mcp.tracing import kernel_of
+from kopt_mcp.tracing import kernel_of, require_same
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -101,6 +101,7 @@ def given(project: Project, options: argparse.Namespace) -> Iterator[Given]:
 def _given(project: Project, options: argparse.Namespace, kernel: Path) -> Iterator[Given]:
     try:
         found = _for_evaluation(options)
+        require_same(options.kernel, found)
         if found is None:
             yield Given(options.problem.resolve(), _sha256(options.problem), kernel, project.evaluator)
         elif found.trust == "reported":

@@ -94,6 +94,23 @@ def kernel_of(path: Path, folder: Path) -> Path:
     return made
 
 
+def require_same(kernel: Path, found: Recognition | None) -> None:
+    """See that a solution is one of this definition; any other kernel says nothing of it.
+
+    Raises:
+        InputRefused: it is one of another, or the problem is no definition.
+    """
+    if kernel.suffix != ".json":
+        return
+    named = solution_of(kernel).definition
+    own = definition_of(found.path).name if found is not None and found.format == format_of_traces.NAME else None
+    if named != own:
+        raise InputRefused(
+            f"{kernel.name} is a solution of {named[:80]!r}, and the problem is {own or 'no definition'!r}; name its "
+            "own definition.json."
+        )
+
+
 def _solution_name(kernel: Path) -> str:
     return solution_of(kernel).name if kernel.suffix == ".json" else kernel.stem
 

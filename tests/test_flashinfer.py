@@ -453,3 +453,10 @@ def test_traces_of_what_is_no_definition_are_refused(tmp_path: Path, capsys: pyt
     arguments = ["evaluate", str(kernel), "--problem", str(kernel), "--trace", str(tmp_path / "t.jsonl")]
     assert main(["--root", str(tmp_path), *arguments]) == 1
     assert "--trace is given, but the problem is no definition.json" in capsys.readouterr().err
+
+
+def test_a_solution_of_another_definition_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = written(tmp_path / "task", files())
+    other = solution(tmp_path, lambda s: s.update(definition="gemm"))
+    assert main(["--root", str(tmp_path), "evaluate", str(other), "--problem", str(folder), "--device", "cpu"]) == 1
+    assert "is a solution of 'gemm', and the problem is 'small_rmsnorm_h96'" in capsys.readouterr().err
