@@ -60,6 +60,11 @@ def test_what_is_reaped_in_the_background_is_gone_once_all_is_settled(place: Pla
     assert processes() == before
 
 
+def test_a_runner_that_does_not_leave_is_killed_and_its_end_told(place: Place) -> None:
+    runner = Runner(place).ready()
+    assert runner.reap(0.0)["code"] == -signal.SIGKILL
+
+
 def test_spares_that_nobody_took_are_ended(place: Place, tmp_path: Path) -> None:
     before = processes()
     other = Place(place.zygote, tmp_path, "cpu", 1 << 20, place.seed_cache)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from hashlib import sha256
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -130,10 +129,10 @@ def team(place: Place, text: str, size: int) -> list[CandidateProcess]:
     return [CandidateProcess(place, PROBLEM, source, 20.0).start() for _ in range(size)]
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    (tmp_path / "seed").mkdir()
-    made = Place(Zygote("cpu", fork=False), tmp_path, "cpu", 1 << 20, tmp_path / "seed")
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder, seed_cache = tmp_path_factory.mktemp("place"), tmp_path_factory.mktemp("cache")
+    made = Place(Zygote("cpu", fork=False), folder, "cpu", 1 << 20, seed_cache)
     yield made
     made.zygote.close()
 

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,15 +22,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    (tmp_path / "seed").mkdir()
-    (tmp_path / "place").mkdir()
-    made = Place(Zygote("cpu", fork=False), tmp_path / "place", "cpu", 1 << 20, tmp_path / "seed")
-    yield made
-    made.zygote.close()
-
-
 def test_runners_end_with_the_process_that_forked_them(tmp_path: Path) -> None:
     before = processes()
     (tmp_path / "seed").mkdir()
@@ -44,15 +35,12 @@ def test_runners_end_with_the_process_that_forked_them(tmp_path: Path) -> None:
     runner.shared.close()
 
 
-def test_a_runner_that_does_not_leave_is_killed_and_its_end_told(place: Place) -> None:
-    runner = Runner(place).ready()
-    assert runner.reap(0.0)["code"] == -signal.SIGKILL
-
-
-def test_a_forking_process_that_is_gone_is_said_to_be(place: Place) -> None:
-    os.kill(place.zygote.pid, signal.SIGKILL)
+def test_a_forking_process_that_is_gone_is_said_to_be() -> None:
+    gone = Zygote("cpu", fork=False)
+    os.kill(gone.pid, signal.SIGKILL)
     with pytest.raises((ChannelClosed, OSError)):
-        place.zygote.reap(0, 0.0)
+        gone.reap(0, 0.0)
+    gone.close()
 
 
 def test_a_fresh_process_forks_its_zygote_instead_of_starting_one() -> None:

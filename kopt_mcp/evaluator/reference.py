@@ -55,7 +55,9 @@ def _expected(problem: Problem, case: Case, args: list[Any]) -> list[Expected]:
     high = outputs_of(problem, problem.reference, [_widen(a) for a in args], "ieee")
     moved = outputs_of(problem, problem.reference, [_perturb(a, position) for position, a in enumerate(args)], "ieee")
     terms: list[torch.Tensor | None] = [None] * len(low)
-    if problem.scale is not None:
+    if problem.scale is problem.reference and not problem.mutates:
+        terms = list(high)  # where all terms have one sign, the sum is its own scale
+    elif problem.scale is not None:
         terms = list(as_list(problem.scale(*[_widen(a) for a in args])))
     length = problem.reduction_length(case.params)
     factor = problem.tolerance_for(case.workload.dtype).factor
