@@ -57,6 +57,9 @@ ATTENTION = [
 ]
 MIXTRAL, DEEPSEEK = (2048, 4096, 14336, 8, 2, "bfloat16"), (4096, 2048, 1408, 64, 6, "bfloat16")
 QWEN = (1024, 2048, 768, 128, 8, "float16")
+FIRST, SECOND = "        return 16, 32, 256, 4, 4", "            return 16, 32, 512, 4, 3"
+LOW = ["16, 32, 128, 4, 6", "16, 64, 128, 4, 4", "16, 16, 512, 4, 3", "16, 32, 256, 8, 4", "16, 32, 256, 4, 5"]
+LOW += ["16, 32, 256, 2, 4", "16, 16, 256, 2, 6", "16, 64, 256, 8, 3", "16, 128, 64, 4, 4"]
 
 SWEEPS = [
     Sweep(
@@ -80,6 +83,16 @@ SWEEPS = [
         instead("        GROUP=8,\n        GATED", "        GROUP=16 if gated else 8,\n        GATED"),
         [(4096, 4096, 11008, "bfloat16"), (4096, 4096, 14336, "bfloat16"), (2048, 2048, 5504, "float16")],
     ),
+    Sweep(
+        "fused-mlp",
+        "09-two-low-tiles.py",
+        [
+            *instead(FIRST, *(f"        return {tile}" for tile in LOW)),
+            *instead(SECOND, *(f"            return {tile}" for tile in LOW))[1:],
+        ],
+        [(16, 4096, 14336, "bfloat16")],
+    ),
+    Sweep("fused-mlp", "10-early-launch.py", [{}], [(16, 4096, 14336, "bfloat16")]),
     Sweep("fused-moe", "06-specialised.py", instead("        GROUP=4,", "        GROUP=8,"), [MIXTRAL, DEEPSEEK, QWEN]),
     Sweep("fused-moe", "07-half-blocks.py", instead("        GROUP=4,", "        GROUP=8,"), [MIXTRAL, DEEPSEEK, QWEN]),
 ]
