@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from kopt_mcp.evaluator import reference
 from kopt_mcp.evaluator.inputs import GUARD, draw
 from kopt_mcp.problem import DISTRIBUTIONS, LAYOUTS, Make
 
@@ -117,3 +118,13 @@ def test_one_byte_written_beside_an_input_is_seen(layout: str, behind: bool) -> 
     memory = torch.empty(0, dtype=torch.uint8).set_(guarded.args[0].untyped_storage())
     memory[-GUARD if behind else GUARD - 1] = 0
     assert not guarded.guards_intact()
+
+
+@pytest.mark.parametrize(("dtype", "roundoff"), [(torch.float32, 2.0**-24), (torch.float64, 2.0**-53)])
+def test_a_moved_input_is_one_rounding_error_off_up_or_down(dtype: torch.dtype, roundoff: float) -> None:
+    value = torch.tensor([1.0, -3.0, 1e30], dtype=dtype).repeat(40)
+    moved = reference._perturb(value, 0)
+    off = {round(float(o), 6) for o in (moved / value.double() - 1.0) / roundoff}
+    assert off <= {-1.0, 1.0} if dtype == torch.float32 else off <= {-1.0, 0.0, 1.0, 2.0, -2.0}
+    assert len(off) > 1
+    assert reference._perturb(7, 0) == 7

@@ -16,6 +16,7 @@ step down from hiding under the largest element, bound 3 keeps small elements fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -99,12 +100,13 @@ def expect(
     if not ref_lp.dtype.is_floating_point:
         none = torch.zeros_like(ref_lp)
         return Expected(ref_lp, ref_lp.dtype, none, none, None, 0.0, factor, precision)
-    if not bool(torch.isfinite(ref64).all()):
+    largest = float(torch.linalg.vector_norm(ref64, math.inf)) if ref64.numel() else 0.0
+    if not math.isfinite(largest):
         raise BadReference("the float64 reference is not finite")
-    if ref64.numel() and float(ref64.abs().max()) > torch.finfo(ref_lp.dtype).max:
+    if largest > torch.finfo(ref_lp.dtype).max:
         raise BadReference(f"the reference exceeds the range of {ref_lp.dtype}")
-    error_lp = _finite((ref_lp.double() - ref64).abs())
-    sensitivity = _finite((perturbed - ref64).abs())
+    error_lp = (ref_lp.double() - ref64).abs_().nan_to_num_(0.0, 0.0)
+    sensitivity = (perturbed - ref64).abs_().nan_to_num_(0.0, 0.0)
     if terms is not None:
         terms = terms.double().expand_as(ref64)
     return Expected(ref64, ref_lp.dtype, error_lp, sensitivity, terms, length, factor, precision)
@@ -212,10 +214,6 @@ def _worst_magnitude(error: torch.Tensor, expected: Expected, rounding: torch.Te
         allowed += rms(rounding)
     ratio = rms(error) / allowed.clamp_min(torch.finfo(torch.float64).tiny)
     return float(torch.where(count[:_MAGNITUDES] >= _BUCKET, ratio, 0.0).max())
-
-
-def _finite(values: torch.Tensor) -> torch.Tensor:
-    return torch.where(torch.isfinite(values), values, torch.zeros_like(values))
 
 
 def _rms(values: torch.Tensor) -> float:

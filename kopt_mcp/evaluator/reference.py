@@ -138,8 +138,9 @@ def _perturb(value: Any, position: int) -> Any:
         return value
     roundoff = UNIT_ROUNDOFF[torch.float64 if value.dtype == torch.float64 else torch.float32]
     generator = torch.Generator(device=value.device).manual_seed(position)
-    up = torch.randint(0, 2, value.shape, generator=generator, device=value.device, dtype=torch.int8)
-    return value.double() * (1.0 + roundoff * (2.0 * up.double() - 1.0))
+    up = torch.randint(0, 2, value.shape, generator=generator, device=value.device, dtype=torch.int8).view(torch.bool)
+    more, less = torch.tensor([1.0 + roundoff, 1.0 - roundoff], dtype=torch.float64, device=value.device)
+    return torch.where(up, more, less).mul_(value)
 
 
 @contextmanager
