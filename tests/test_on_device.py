@@ -1,5 +1,7 @@
 """Outputs that stay on a GPU: what is believed of a description, with a driver that stands for the device."""
 
+import mmap
+import struct
 from typing import Any
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.on_device import named, read
+from kopt_mcp.evaluator.outbox import Outbox
 
 HANDLE = bytes(range(64))
 BASE = 1 << 40
@@ -50,6 +53,18 @@ def test_what_one_side_names_the_other_reads(driver: FakeDriver) -> None:
     assert torch.equal(copy, tensor)
     assert copy.data_ptr() != tensor.data_ptr()
     assert driver.opened == 0, "what was opened was closed"
+
+
+def test_large_outputs_are_named_and_small_ones_copied() -> None:
+    device = FakeDriver(torch.arange(1 << 21, dtype=torch.int32).view(torch.uint8))
+    with mmap.mmap(-1, 1 << 16) as shared:
+        box = Outbox(shared, "cpu")
+        box.leave_on_device(device)
+        large = device.memory[: 1 << 20].view(torch.float32)
+        first, second = box.put([large, torch.ones(3)])
+        assert torch.equal(read(device, first).view(torch.int32), large.view(torch.int32))
+        assert second == {"shape": [3], "dtype": "float32", "offset": 0, "bytes": 12}
+        assert shared[:12] == struct.pack("<3f", 1, 1, 1)
 
 
 GOOD: dict[str, Any] = {"shape": [2, 2], "dtype": "float32", "bytes": 16, "offset": 0, "handle": HANDLE.hex()}

@@ -29,9 +29,9 @@ class Outbox:
         self._driver: on_device.Driver | None = None
         self._named: list[torch.Tensor] = []
 
-    def leave_on_device(self) -> None:
-        """From here on large outputs stay where they are, and are named."""
-        self._driver = on_device.CudaDriver()
+    def leave_on_device(self, driver: on_device.Driver | None = None) -> None:
+        """From here on large outputs stay where they are, and are named; by CUDA's driver unless another is given."""
+        self._driver = driver or on_device.CudaDriver()
 
     def make_room(self, outputs: list[dict[str, Any]]) -> None:
         """Pin the part of the shared memory that outputs go to: copies from the device become ten times faster."""
