@@ -178,7 +178,10 @@ def gpus_here() -> int:
 
 async def main(options: argparse.Namespace) -> None:
     """Every GPU takes the next campaign when it has finished one."""
-    names = options.names or sorted(path.parent.name for path in HERE.glob("*/campaign.yaml"))
+    there = sorted(path.parent.name for path in HERE.glob("*/campaign.yaml"))
+    names = options.names or there
+    if unknown := set(names) - set(there):
+        sys.exit(f"no campaign is called {', '.join(sorted(unknown))}; there are {', '.join(there)}.")
     gpus = gpus_here()
     tables: dict[str, str] = {}
 
