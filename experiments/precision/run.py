@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import shutil
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -119,10 +121,11 @@ def measure(options: argparse.Namespace, write: Any) -> dict[str, str]:
         else (SOFTMAX / "test_softmax.py", SOFTMAX / "triton_template.py")
     )
     sizes = CPU_SIZES if kind == "cpu" else SIZES
-    evaluator = LocalEvaluator(sys.executable, options.out / "cache")
+    scratch = Path(tempfile.mkdtemp(prefix="precision-"))
+    evaluator = LocalEvaluator(sys.executable, scratch)
     floors: dict[str, float] = {}
     environment: dict[str, str] = {}
-    faster, slower = planted_pair(kind, options.out)
+    faster, slower = planted_pair(kind, scratch)
     try:
         for name, count, work in (
             ("same", options.same, job(options.device, problem, kernel, kernel, sizes)),
