@@ -141,6 +141,7 @@ def measure(options: argparse.Namespace, write: Any) -> dict[str, str]:
                     write(row)
     finally:
         evaluator.close()
+        shutil.rmtree(scratch, ignore_errors=True)
     if kind == "cuda" and options.same:
         for row in naive(options.same):
             write(row)
