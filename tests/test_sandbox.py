@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -148,6 +149,13 @@ def test_a_thread_is_shut_in_and_says_what_is_in_force(tmp_path: Path) -> None:
     os.waitpid(pid, 0)
     with os.fdopen(reading) as pipe:
         assert pipe.read() in ("on refused 42", "of 42 42")
+
+
+def test_a_process_that_has_ended_has_no_children() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert sandbox.children(ended.pid) == []
+    assert sandbox.descendants(ended.pid) == []
 
 
 def test_descendants_are_found_down_to_grandchildren() -> None:

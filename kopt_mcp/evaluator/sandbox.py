@@ -120,9 +120,10 @@ def hide_memory() -> None:
 def children(pid: int) -> list[int]:
     """The living processes that `pid` is the parent of, from /proc; empty where there is no /proc."""
     found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += [int(c) for c in task.read_text().split()]
+    with contextlib.suppress(OSError):  # it may end while it is being looked at, and so may each of its threads
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += [int(c) for c in (task / "children").read_text().split()]
     return found
 
 
