@@ -17,7 +17,7 @@ demo: $(STAMP)
 	$(BIN)/python examples/scripted_client.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 check: $(STAMP)
 	$(BIN)/ruff check .
