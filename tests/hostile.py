@@ -212,7 +212,6 @@ class Fuzz:
                 "target_pct_of_peak": [0.5, 70, 0],
                 "max_iterations": [5, 1, 0, 10**9],
                 "workloads": [["4096x4096-fp32"], ["x"], [], "x"],
-                "python": ["python3", ""],
             }
             chosen = self.draw.sample(list(keys), k=self.draw.choice([0, 0, 2, 3]))
             usual = {} if chosen else {"target_metric": "gbps", "target_value": 500}
