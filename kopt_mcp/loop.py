@@ -79,7 +79,8 @@ class Loop:
 
     Args:
         root: the project; nothing outside it is written, locks excepted.
-        detect: the machine's devices.
+        detect: the machine's devices, with what there is to say about them now.
+        present: those that are here; `detect`, unless something quicker is given.
         profile: how to profile; without it, times are all that is known.
         compiles: whether the compiler takes a kernel for a device; without it, the table of features decides alone.
         sanitize: how to have a candidate watched for accesses outside of memory; without it, that is not run.
@@ -94,6 +95,7 @@ class Loop:
         *,
         evaluator: Evaluator,
         detect: Callable[[], list[Device]],
+        present: Callable[[], list[Device]] | None = None,
         profile: Profiler | None = None,
         diagnose: Callable[..., Diagnosis] = diagnose_purely,
         clock: Callable[[], float] = time.time,
@@ -109,7 +111,17 @@ class Loop:
         self._locks = locks or Locks()
         self._clock = clock
         self._tools = Tools(
-            self._space, evaluator, detect, profile, diagnose, self._locks, clock, compiles, sanitize, scripts
+            workspace=self._space,
+            evaluator=evaluator,
+            detect=detect,
+            present=present or detect,
+            profile=profile,
+            diagnose=diagnose,
+            locks=self._locks,
+            clock=clock,
+            compiles=compiles,
+            sanitize=sanitize,
+            scripts=scripts,
         )
         self._survivors: dict[str, tuple[tuple[str, str], ...]] = {}
         self._memory = Memory(self._space.root, self._experiments, self._locks, self._space.disk, user_memory)

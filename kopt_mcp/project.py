@@ -36,6 +36,7 @@ class Project:
         from kopt_mcp.loop import Loop
         from kopt_mcp.memory import user_folder
         from kopt_mcp.platforms import detect_all
+        from kopt_mcp.platforms.present import Present
         from kopt_mcp.profiling import Ladder
         from kopt_mcp.profiling.sanitizer import Sanitizer
 
@@ -43,6 +44,7 @@ class Project:
             self.root,
             evaluator=self.evaluator,
             detect=detect_all,
+            present=Present(),
             profile=Ladder(self.evaluator, python=self.python, cache=cache_folder(self._environment)),
             sanitize=Sanitizer(self.python),
             scripts=ScriptProcess(self.python),

@@ -14,6 +14,7 @@ from kopt_mcp.models import Device
 from kopt_mcp.platforms import detect_all, with_ceilings, with_probe, with_torch
 from kopt_mcp.platforms.host import Host, Ran, run_command
 from kopt_mcp.platforms.nvidia_detect import query_gpus, throttle_reasons
+from kopt_mcp.platforms.present import Present
 
 DATA = Path(__file__).parent / "data" / "devices"
 H200_A = "GPU-11111111-aaaa-4bbb-8ccc-000000000001"
@@ -582,3 +583,22 @@ def test_a_command_that_is_missing_fails_or_hangs_is_told_apart() -> None:
 
 def test_a_command_cannot_read_the_servers_input() -> None:
     assert run_command([sys.executable, "-c", "import sys; print(repr(sys.stdin.read()))"]).stdout == "''\n"
+
+
+def test_devices_are_detected_again_only_where_the_system_shows_others(tmp_path: Path) -> None:
+    env, asked = {"CUDA_VISIBLE_DEVICES": "0"}, []
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia0").touch()
+
+    def detect() -> list[Device]:
+        asked.append(1)
+        return [Device(platform="nvidia", index=0, name="card", arch="sm_90", uuid=f"GPU-{len(asked)}")]
+
+    present = Present(Host(root=tmp_path, env=env), detect)
+    assert [present()[0].uuid for _ in range(3)] == ["GPU-1"] * 3
+    (tmp_path / "dev" / "nvidia1").touch()
+    assert [present()[0].uuid for _ in range(2)] == ["GPU-2"] * 2
+    env["CUDA_VISIBLE_DEVICES"] = "1"
+    assert present()[0].uuid == "GPU-3"
+    (tmp_path / "dev" / "nvidia0").unlink()
+    assert present()[0].uuid == "GPU-4"

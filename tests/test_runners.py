@@ -112,3 +112,30 @@ def test_a_link_in_a_cache_is_never_followed(tmp_path: Path) -> None:
     assert (tmp_path / "target" / "triton" / "inside").is_symlink()
     assert (tmp_path / "target" / "inductor").is_symlink()
     assert list(secret.iterdir()) == [secret / "seed"], "nothing was moved out of or into what the link points at"
+
+
+def test_what_triton_compiled_is_found_again_in_a_copy_of_its_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = pytest.importorskip("triton.runtime.cache").FileCacheManager
+    caches, left = Caches(tmp_path / "caches"), tmp_path / "left"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(left / "triton"))
+    here = manager("0123abcd")
+    group = {name: here.put(name, name, binary=False) for name in ("soft.cubin", "soft.json")}
+    here.put_group("soft.json", group)
+    caches.keep("a", left)
+    caches.lend("a", tmp_path / "lent")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "lent" / "triton"))
+    found = manager("0123abcd").get_group("soft.json")
+    assert {name: Path(path).read_text() for name, path in found.items()} == {n: n for n in group}
+    assert all(Path(path).is_relative_to(tmp_path / "lent") for path in found.values())
+
+
+def test_a_link_in_place_of_tritons_list_is_not_written_through(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("text")
+    caches, left = Caches(tmp_path / "caches"), cache_of(tmp_path / "left", kernel="first")
+    (left / "triton" / "__grp__soft.json").symlink_to(precious)
+    caches.keep("a", left)
+    caches.lend("a", tmp_path / "target")
+    assert precious.read_text() == "text"

@@ -57,6 +57,10 @@ class Campaign:
         shutil.copy(ROOT / self.plan["kernel"], self.project / self.kernel)
         test = ROOT / self.plan["test"]
         shutil.copy(test, self.project / test.name)
+        for journal in (ROOT / "experiments").glob("*-*/journal.jsonl"):  # no second experiment of the same name
+            place = self.project / "experiments" / journal.parent.name
+            place.mkdir(parents=True)
+            (place / "elsewhere").touch()
         try:
             async with Client(self._server, read_timeout_seconds=1200) as client:
                 table = await self._loop(client)
@@ -136,7 +140,7 @@ class Campaign:
         self.out.mkdir(parents=True, exist_ok=True)
         (self.out / f"{self.name}.transcript.txt").write_text("\n".join(self._lines) + "\n", encoding="utf-8")
         for folder in (self.project / "experiments").glob("*-*"):
-            if folder.is_dir():
+            if (folder / "journal.jsonl").is_file():
                 target = self.out / folder.name
                 shutil.copytree(folder, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.ncu-rep"))
                 shutil.copy(self.project / self.kernel, target / "best.py")

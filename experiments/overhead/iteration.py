@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 from kopt_mcp.evaluator.client import LocalEvaluator  # noqa: E402
 from kopt_mcp.loop import Loop  # noqa: E402
 from kopt_mcp.platforms import detect_all  # noqa: E402
+from kopt_mcp.platforms.present import Present  # noqa: E402
 
 TOOLS = ("apply_patch", "verify", "benchmark", "decide")
 OUT_OF_REACH = 1e6
@@ -100,7 +101,7 @@ def run(device: str, iterations: int, root: Path) -> dict[str, Any]:
     """All iterations, as one JSON document."""
     name, versions = prepare(device, root)
     evaluator = LocalEvaluator(sys.executable, root / "cache")
-    loop = Loop(root, evaluator=evaluator, detect=detect_all)
+    loop = Loop(root, evaluator=evaluator, detect=detect_all, present=Present())
     try:
         gpu: Any = "cpu" if device == "cpu" else "auto"
         begun = loop.baseline(name, gpu=gpu, target_metric="gbps", target_value=OUT_OF_REACH, max_iterations=1000)

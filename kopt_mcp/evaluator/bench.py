@@ -89,7 +89,7 @@ class WorkloadBench:
         outputs = describe_outputs(expected)
         self._output_bytes = max(1, sum(o["bytes"] for o in outputs))
         self._sampler.expect(outputs)
-        with self._spent.on("warm_up"):
+        with self._spent.on("first calls"):
             slowest = max(self._woken_up())
         affordable = min(_VISIT_US / slowest, _KEEP_BYTES[self._device] / self._output_bytes)
         self._calls = int(max(_CALLS[0], min(_CALLS[1] if self._sampler.together else 2 * _CALLS[1], affordable)))

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
+
+_INDEX = re.compile(r"__grp__.*\.json")
+"""Names of Triton's lists of what belongs to a compiled kernel: by absolute paths, so that it would be compiled again
+where the cache is a copy."""
 
 
 class Caches:
@@ -17,9 +23,9 @@ class Caches:
         self._lock = threading.Lock()
 
     def lend(self, sha256: str, target: Path) -> None:
-        """Copy what is kept of a candidate; links stay links, since whatever they point at is not the candidate's."""
-        with self._lock, contextlib.suppress(OSError, shutil.Error):
-            shutil.copytree(self._folder / sha256, target, symlinks=True, dirs_exist_ok=True)
+        """Copy what is kept of a candidate."""
+        with self._lock:
+            copied(self._folder / sha256, target)
 
     def keep(self, sha256: str, source: Path) -> None:
         """Take over what a runner of this candidate has added to its cache."""
@@ -30,6 +36,22 @@ class Caches:
             for kind in source.iterdir():  # what is left of Triton's folder and the like: each entry is an artefact
                 if kind.is_dir() and not kind.is_symlink() and not (kept / kind.name).is_symlink():
                     _move_new(kind, kept / kind.name)
+
+
+def copied(source: Path, target: Path) -> None:
+    """Copy a compile cache to where nothing runs yet, and make it usable there: as far as that goes.
+
+    Links stay links, since whatever they point at is not the candidate's.
+    """
+    with contextlib.suppress(OSError, shutil.Error):
+        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+    for folder, _, names in os.walk(target):
+        paths = {name: Path(folder) / name for name in names}
+        for name in filter(_INDEX.fullmatch, names):
+            children = {child: str(path) for child, path in paths.items() if child != name}
+            with contextlib.suppress(OSError):
+                if not paths[name].is_symlink():
+                    paths[name].write_text(json.dumps({"child_paths": children}), encoding="utf-8")
 
 
 def _move_new(source: Path, target: Path) -> None:

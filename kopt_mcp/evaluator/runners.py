@@ -16,7 +16,7 @@ from typing import Any
 
 from kopt_mcp.evaluator import sandbox
 from kopt_mcp.evaluator.answers import checked
-from kopt_mcp.evaluator.caches import Caches
+from kopt_mcp.evaluator.caches import Caches, copied
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed, ChannelForged, ChannelTimeout
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.on_device import Driver
@@ -72,7 +72,7 @@ class Runner:
         self.log = _Log()
         self.shared = SharedMemory()
         (self.folder / "tmp").mkdir()
-        shutil.copytree(place.seed_cache, self.cache)
+        copied(place.seed_cache, self.cache)
         ours, theirs = socket.socketpair()
         nonce = secrets.token_hex(16)
         self.pid = place.zygote.spawn(self._description(nonce), [theirs.fileno(), self.log.fd, self.shared.fd])

@@ -80,6 +80,7 @@ class Tools:
     workspace: Workspace
     evaluator: Evaluator
     detect: Callable[[], list[Device]]
+    present: Callable[[], list[Device]]
     profile: Profiler | None
     diagnose: Callable[..., Diagnosis]
     locks: Locks
@@ -133,7 +134,7 @@ class Call:
         Raises:
             GuardRefused: the machine does not show it.
         """
-        found = {device.uuid: device for device in self.tools.detect()}
+        found = {device.uuid: device for device in self.tools.present()}
         guards.check(dataclasses.replace(self.facts, devices=tuple(found)))
         then, now = self.state.setup.device, found[self.state.setup.device.uuid]
         # Its number may have changed with CUDA_VISIBLE_DEVICES; what was measured on it at the baseline has not.

@@ -133,7 +133,7 @@ def check_planted_write_in_cuda(evaluator: LocalEvaluator, folder: Path) -> None
 
 def check_planted_race(evaluator: LocalEvaluator, folder: Path) -> None:
     """A barrier left out of a reduction in shared memory."""
-    kernel = edited(folder, "    __syncthreads(); // nobody may overwrite the result before all have read it\n", "")
+    kernel = edited(folder, "        __syncthreads();\n    }\n", "    }\n")
     runs = sanitized(evaluator, kernel, CUDA / "test_softmax.py")
     print(runs)
     assert [(run.tool, run.status) for run in runs] == [("memcheck", "passed"), ("racecheck", "failed")]

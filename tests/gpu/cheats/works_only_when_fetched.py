@@ -18,7 +18,7 @@ def sample(self, message):
 
 def fetch(self, message):
     inputs = self._draw(self._kept[message["seed"]])
-    return {"outputs": self._store([torch.softmax(inputs.args[0], dim=-1)]), "print": [1, 2]}
+    return {"outputs": self._outbox.put([torch.softmax(inputs.args[0], dim=-1)]), "print": [1, 2]}
 
 
 _candidate.Candidate.sample = sample
