@@ -13,6 +13,7 @@ from kopt_mcp.diagnosis.roofline import short_dtype
 from kopt_mcp.models import Device, Diagnosis, KernelProfile, Owner, Peak, Profile, Rung, StaticKernel
 from kopt_mcp.platforms import ncu
 from kopt_mcp.platforms.ncu_report import parse
+from kopt_mcp.platforms.reports import assemble
 
 DATA = Path(__file__).parent / "data" / "profilers"
 SOFTMAX = (DATA / "ncu_2025.3_h200_triton_softmax_raw_wide.csv").read_text()
@@ -120,7 +121,7 @@ def static(**changes: Any) -> StaticKernel:
 
 
 def softmax_on_h200(**changes: Any) -> Diagnosis:
-    seen = ncu.to_profile(parse(SOFTMAX), workload="32768x4096", why="counters are open")
+    seen = assemble(ncu.launches(parse(SOFTMAX)), rung="ncu", workload="32768x4096", why="counters are open")
     work: dict[str, Any] = {"bytes_needed": SOFTMAX_BYTES, "flops": SOFTMAX_FLOPS, "dtype": "bfloat16"}
     return diagnose(seen, device(measured_gbps=peak(4275)), **(work | {"documented_bound": "memory"} | changes))
 
@@ -145,7 +146,7 @@ def test_the_kernel_at_the_roof_is_told_to_stop_or_to_move_fewer_bytes() -> None
 
 
 def test_the_roof_is_compared_with_the_benchmarks_time_where_it_is_given() -> None:
-    seen = ncu.to_profile(parse(SOFTMAX), workload="w", why="")
+    seen = assemble(ncu.launches(parse(SOFTMAX)), rung="ncu", workload="w", why="")
     seen = seen.model_copy(update={"metrics": seen.metrics | {"latency_us": 150.0}})
     found = judge(seen, device(measured_gbps=peak(4275)), bytes_needed=SOFTMAX_BYTES, flops=SOFTMAX_FLOPS)
     assert found.stop == ""

@@ -8,13 +8,14 @@ from test_diagnosis import device, judge, peak
 
 from kopt_mcp.platforms import ncu
 from kopt_mcp.platforms.ncu_report import parse
+from kopt_mcp.platforms.reports import assemble
 
 DATA = Path(__file__).parent / "data" / "profilers"
 
 
 def test_a_matmul_on_plain_units_is_compute_bound_although_no_pipe_counter_is_high() -> None:
     report = (DATA / "ncu_2025.3_h200_matmul_fma_quick.csv").read_text(encoding="utf-8")
-    profile = ncu.to_profile(parse(report), workload="2048-fp32", why="a capture")
+    profile = assemble(ncu.launches(parse(report)), rung="ncu", workload="2048-fp32", why="a capture")
     measured = {"fp32": peak(51.28), "tf32": peak(414.2)}
     n = 2048
     found = judge(

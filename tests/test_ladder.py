@@ -323,6 +323,15 @@ def test_without_the_marks_library_torch_profiler_is_the_rung(instinct: Machine)
     assert "librocprofiler-sdk-roctx.so was not found" in seen.why
 
 
+def test_a_trace_without_kernels_names_the_cause(instinct: Machine) -> None:
+    refused = Ran(stderr="Unable to open /dev/kfd read-write: Invalid argument", returncode=1)
+    seen = instinct.profile(instinct.ladder(RecordedLaunch(rocprofv3=lambda argv, folder: refused)))
+    assert seen.rung == "torch_profiler"
+    assert "groups render and video" in seen.why
+    blank = instinct.profile(instinct.ladder(RecordedLaunch(rocprofv3=lambda argv, folder: Ran(returncode=0))))
+    assert "the report holds no kernel" in blank.why
+
+
 def test_the_legacy_rocprof_is_the_rung_below(instinct: Machine) -> None:
     def stats(argv: list[str], folder: Path) -> Ran:
         (folder / "results.stats.csv").write_text((DATA / "rocprof_results.stats.csv").read_text())

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from kopt_mcp.errors import ToolUnavailable
-from kopt_mcp.evaluator.records import KernelTime
 from kopt_mcp.models import Profile
-from kopt_mcp.platforms import ncu, torch_profile
+from kopt_mcp.platforms import ncu
 from kopt_mcp.platforms.ncu_report import Result, parse
-from kopt_mcp.platforms.reports import owner_of
+from kopt_mcp.platforms.reports import assemble, owner_of
 
 DATA = Path(__file__).parent / "data" / "profilers"
 WIDE = (DATA / "ncu_2025.3_h200_triton_softmax_raw_wide.csv").read_text()
@@ -22,7 +21,11 @@ NVTX = (DATA / "ncu_nvtx_summary.csv").read_text()
 
 
 def profile(report: str) -> Profile:
-    return ncu.to_profile(parse(report), workload="big", why="counters are open")
+    return of(*parse(report))
+
+
+def of(*results: Result) -> Profile:
+    return assemble(ncu.launches(results), rung="ncu", workload="big", why="counters are open")
 
 
 def printed(name: str) -> float:
@@ -113,7 +116,7 @@ def test_the_nvtx_summary_is_read_with_its_invocations() -> None:
 def test_launches_of_one_kernel_add_up_and_the_longest_gives_the_other_metrics() -> None:
     short = Result("k", values={"gpu__time_duration.sum": 1000.0, "launch__registers_per_thread": 32.0})
     long = Result("k", values={"gpu__time_duration.sum": 3000.0, "launch__registers_per_thread": 64.0})
-    seen = ncu.to_profile([short, long], workload="w", why="")
+    seen = of(short, long)
     assert seen.metrics["duration_us"] == 4.0
     assert seen.metrics["registers"] == 64.0
     assert seen.kernels[0].calls == 2
@@ -122,14 +125,13 @@ def test_launches_of_one_kernel_add_up_and_the_longest_gives_the_other_metrics()
 def test_shares_are_by_duration_and_the_largest_comes_first() -> None:
     small = Result("void at::native::vectorized_elementwise_kernel<4, X>(int)", values={"gpu__time_duration.sum": 1e3})
     large = Result("mine", values={"gpu__time_duration.sum": 9e3})
-    seen = ncu.to_profile([small, large], workload="w", why="", launch_us=20.0)
+    seen = of(small, large)
     assert [(kernel.owner, kernel.share_pct) for kernel in seen.kernels] == [("authored", 90.0), ("framework", 10.0)]
-    assert seen.metrics["launch_us"] == 20.0
 
 
 def test_a_kernel_that_loads_by_tma_only_has_no_bytes_per_sector() -> None:
     name = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio"
-    seen = ncu.to_profile([Result("k", values={name: 0.0})], workload="w", why="")
+    seen = of(Result("k", values={name: 0.0}))
     assert seen.metrics["bytes_per_sector_load"] is None
 
 
@@ -145,7 +147,7 @@ def test_a_kernel_that_loads_by_tma_only_has_no_bytes_per_sector() -> None:
 def test_the_matrix_instruction_is_named_after_the_pipe_that_worked(
     values: dict[str, float | None], instruction: str | None
 ) -> None:
-    assert ncu.to_profile([Result("k", values=values)], workload="w", why="").facts.get("mma") == instruction
+    assert of(Result("k", values=values)).facts.get("mma") == instruction
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_the_command_records_only_what_the_target_brackets() -> None:
 
 
 def test_the_full_depth_adds_every_section() -> None:
-    assert "--set full" in " ".join(ncu.command("ncu", ["t"], log_file="r", metrics=["a"], full=True))
+    assert "--set full" in " ".join(ncu.command("ncu", ["t"], log_file="r", metrics=["a"], export="out"))
 
 
 @pytest.mark.parametrize(
@@ -333,16 +335,6 @@ def test_the_candidates_own_names_win_over_every_pattern() -> None:
     assert owner_of("void ns::hopper_gemm<128>(int)") == "vendor"
 
 
-def test_kernel_times_alone_make_a_profile_per_call() -> None:
-    times = [KernelTime("mine", 10, 300.0), KernelTime("Cijk_A", 10, 100.0), KernelTime("idle", 0, 0.0)]
-    seen = torch_profile.to_profile(times, workload="w", why="ncu is refused", repeats=10)
-    assert seen.metrics == {"duration_us": 30.0}
-    assert [(kernel.owner, kernel.calls, kernel.share_pct) for kernel in seen.kernels] == [
-        ("authored", 1, 75.0),
-        ("vendor", 1, 25.0),
-    ]
-
-
-def test_no_kernel_times_is_an_error() -> None:
+def test_no_launch_is_an_error() -> None:
     with pytest.raises(ToolUnavailable, match="no kernel was recorded"):
-        torch_profile.to_profile([], workload="w", why="")
+        of()

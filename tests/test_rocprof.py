@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kopt_mcp.errors import ToolUnavailable
 from kopt_mcp.models import Profile
 from kopt_mcp.platforms import rocprof
+from kopt_mcp.platforms.reports import Launched, assemble
 from kopt_mcp.platforms.rocprof_counters import derive, hbm_bytes, passes
 from kopt_mcp.platforms.rocprof_report import read_counters, read_stats, read_trace
 
@@ -26,16 +26,11 @@ ZEROS = text("rocprofv3_zero_counter_collection.csv")
 
 
 def profile(*counted: str) -> Profile:
-    return rocprof.to_profile(
-        TRACE,
-        counted,
-        arch="gfx942",
-        workload="w",
-        why="",
-        repeats=2,
-        compute_units=304,
-        peak_gbps=5300.0,
-    )
+    return of(rocprof.launches(TRACE, counted, arch="gfx942", compute_units=304, peak_gbps=5300.0))
+
+
+def of(launches: list[Launched]) -> Profile:
+    return assemble(launches, rung="rocprofv3", workload="w", why="")
 
 
 # --- reports ---------------------------------------------------------------------------------------------------
@@ -50,12 +45,12 @@ def test_loader_decorations_are_not_part_of_a_kernels_name() -> None:
     assert read_stats(text("rocprof_results.stats.csv"))[0].name == "row_softmax(float*, float const*, int)"
 
 
-def test_times_are_of_one_call_when_the_trace_holds_two() -> None:
+def test_dispatches_of_one_kernel_add_up() -> None:
     seen = profile()
-    assert seen.metrics["duration_us"] == 200.0
+    assert seen.metrics["duration_us"] == 400.0
     assert [(kernel.owner, kernel.calls, kernel.share_pct) for kernel in seen.kernels] == [
-        ("authored", 1, 90.91),
-        ("framework", 1, 9.09),
+        ("authored", 2, 90.91),
+        ("framework", 2, 9.09),
     ]
 
 
@@ -67,9 +62,9 @@ def test_without_counters_there_is_no_traffic_rather_than_none_at_all() -> None:
 
 def test_hbm_bytes_are_the_sizes_in_kib() -> None:
     metrics = profile(*PASSES).metrics
-    expected = ((262144 + 264192) / 2 + 262144) * KIB
+    expected = (262144 + 264192 + 2 * 262144) * KIB
     assert metrics["dram_bytes"] == expected
-    assert metrics["dram_pct"] == pytest.approx(100 * expected / 200e-6 / 5300e9)
+    assert metrics["dram_pct"] == pytest.approx(100 * expected / 400e-6 / 5300e9)
 
 
 def test_the_long_layout_is_joined_over_passes() -> None:
@@ -95,7 +90,7 @@ def test_a_block_that_counts_nothing_is_unavailable_and_not_zero() -> None:
 
 def test_registers_limit_the_occupancy_beyond_sixty_four() -> None:
     wide = TRACE.replace(",512,0,64,0,48,", ",512,0,96,8,48,")
-    seen = rocprof.to_profile(wide, arch="gfx942", workload="w", why="")
+    seen = of(rocprof.launches(wide, arch="gfx942"))
     assert seen.metrics["occupancy_theoretical_pct"] == 50.0
     assert seen.facts["occupancy_limiter"] == "registers"
     assert profile().metrics["occupancy_theoretical_pct"] == 100.0
@@ -105,7 +100,7 @@ def test_registers_limit_the_occupancy_beyond_sixty_four() -> None:
 @pytest.mark.parametrize(("arch", "occupancy"), [("gfx942", 12.5), ("gfx950", 50.0)])
 def test_lds_limits_the_occupancy_by_what_a_compute_unit_has(arch: str, occupancy: float) -> None:
     heavy = TRACE.replace(",512,0,64,0,48,", ",40960,0,64,0,48,")
-    seen = rocprof.to_profile(heavy, arch=arch, workload="w", why="")
+    seen = of(rocprof.launches(heavy, arch=arch))
     assert seen.metrics["occupancy_theoretical_pct"] == occupancy
     assert seen.facts["occupancy_limiter"] == "shared_memory"
 
@@ -115,21 +110,11 @@ def test_columns_are_found_whatever_their_case() -> None:
     assert read_trace(converted) == read_trace(TRACE)
 
 
-def test_stats_of_either_tool_give_times_only_on_a_lower_rung() -> None:
-    seen = rocprof.stats_to_profile(text("rocprof_results.stats.csv"), workload="w", why="no rocprofv3", repeats=4)
-    assert seen.rung == "rocprof"
+def test_stats_of_either_tool_give_times_only() -> None:
+    seen = of(rocprof.stats_launches(text("rocprof_results.stats.csv"), repeats=4))
     assert seen.metrics == {"duration_us": 220.0}
-    newer = rocprof.stats_to_profile(text("rocprofv3_kernel_stats.csv"), workload="w", why="", rung="rocprofv3")
+    newer = of(rocprof.launches(text("rocprofv3_kernel_stats.csv"), arch="gfx942"))
     assert [kernel.owner for kernel in newer.kernels] == ["authored", "vendor"]
-
-
-def test_a_report_without_kernels_is_an_error_that_names_the_cause() -> None:
-    with pytest.raises(ToolUnavailable, match="holds no kernel"):
-        rocprof.to_profile("", arch="gfx942", workload="w", why="")
-    with pytest.raises(ToolUnavailable, match="groups render and video"):
-        rocprof.stats_to_profile(
-            "", workload="w", why="", output="Unable to open /dev/kfd read-write: Invalid argument"
-        )
 
 
 # --- formulas --------------------------------------------------------------------------------------------------
@@ -169,20 +154,19 @@ def test_full_lanes_and_full_lines_read_as_such() -> None:
 
 
 def test_commands_ask_for_csv_and_separate_the_target() -> None:
-    line = " ".join(rocprof.trace_command("rocprofv3", ["python", "t.py"], directory="out", kernels="^k$"))
+    line = " ".join(rocprof.trace_command("rocprofv3", ["python", "t.py"], "out"))
     assert "--kernel-trace --stats" in line
     assert "--output-format csv" in line
-    assert "--kernel-include-regex ^k$" in line
     assert line.endswith("-- python t.py")
 
 
 def test_regions_need_their_markers_traced() -> None:
-    line = " ".join(rocprof.trace_command("rocprofv3", ["t"], directory="out", regions=True))
+    line = " ".join(rocprof.trace_command("rocprofv3", ["t"], "out"))
     assert "--selected-regions --marker-trace" in line
 
 
 def test_each_pass_is_a_run_of_its_own_within_the_hardwares_slots() -> None:
-    lines = rocprof.counter_commands("rocprofv3", ["t"], arch="gfx942", directory="out")
+    lines = rocprof.counter_commands("rocprofv3", ["t"], "out", "gfx942")
     assert [line[line.index("-o") + 1] for line in lines] == [f"kopt_pass{index}" for index in range(4)]
     for one in passes("gfx942", full=True):
         assert sum(name.startswith("SQ_") for name in one) <= 8
@@ -190,7 +174,7 @@ def test_each_pass_is_a_run_of_its_own_within_the_hardwares_slots() -> None:
 
 
 def test_parts_without_a_counter_set_are_traced_only() -> None:
-    assert rocprof.counter_commands("rocprofv3", ["t"], arch="gfx1100", directory="out") == []
+    assert rocprof.counter_commands("rocprofv3", ["t"], "out", "gfx1100") == []
 
 
 def test_the_legacy_tool_needs_no_separator() -> None:

@@ -8,21 +8,11 @@ the conditions of a benchmark with cold caches, so that durations compare with i
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from kopt_mcp.models import Profile
 from kopt_mcp.platforms import ncu_metrics as names
 from kopt_mcp.platforms.ncu_report import Result
-from kopt_mcp.platforms.reports import (
-    ADDITIVE,
-    Failure,
-    Launch,
-    assemble,
-    find_failure,
-    largest,
-    ratio,
-    total,
-)
+from kopt_mcp.platforms.reports import ADDITIVE, Failure, Launched, find_failure, ratio, total
 
 MOST_LAUNCHES = 200
 """Recorded of one call: each launch is replayed about a dozen times."""
@@ -48,15 +38,14 @@ def metrics_for(arch: str) -> list[str]:
     return [*memory, *names.DIRECT.values(), *tensor, *names.LIMITERS.values(), *local, *access, *sectors, *stalls]
 
 
-def command(
-    ncu: str, target: Sequence[str], *, log_file: str, metrics: Sequence[str], full: bool = False, export: str = ""
-) -> list[str]:
+def command(ncu: str, target: Sequence[str], *, log_file: str, metrics: Sequence[str], export: str = "") -> list[str]:
     """The command that profiles `target` and writes its CSV to `log_file`.
 
-    `metrics`: what `metrics_for` or `without_unknown` gave. `full` adds every section of ncu's own full set
-    (about forty passes, ten seconds or more a launch). `export`: write a report file of this name (ncu appends
-    `.ncu-rep`) instead of the CSV; `import_command` reads it.
+    `metrics`: what `metrics_for` or `without_unknown` gave. `export`: add every section of ncu's own full set (about
+    forty passes, ten seconds or more a launch), and write a report file of this name (ncu appends `.ncu-rep`) instead
+    of the CSV; `import_command` reads it.
     """
+    output = ("--csv", "--page", "raw", "--print-units", "base")
     return [
         ncu,
         *("--target-processes", "all"),
@@ -64,9 +53,8 @@ def command(
         *("--clock-control", "none"),
         *("--cache-control", "all"),
         *("--launch-count", str(MOST_LAUNCHES)),
-        *(("--set", "full") if full else ()),
-        *(("--metrics", ",".join(metrics)) if metrics else ()),
-        *(("--force-overwrite", "--export", export) if export else ("--csv", "--page", "raw", "--print-units", "base")),
+        *("--metrics", ",".join(metrics)),
+        *(("--set", "full", "--force-overwrite", "--export", export) if export else output),
         *("--log-file", log_file),
         *target,
     ]
@@ -104,31 +92,9 @@ def counted(results: Sequence[Result]) -> bool:
     )
 
 
-def to_profile(
-    results: Sequence[Result],
-    *,
-    workload: str,
-    why: str,
-    authored: Collection[str] = (),
-    tool_version: str = "",
-    launch_us: float | None = None,
-    artifacts: Sequence[str] = (),
-) -> Profile:
-    """A profile of the launches of one call of the candidate.
-
-    `authored`: the names of the candidate's own kernels; `launch_us`: the host's time for one call.
-    Raises `ToolUnavailable` when there are no launches.
-    """
-    return assemble(
-        [Launch(result.kernel, _neutral(result), _facts(result), result.calls) for result in results],
-        rung="ncu",
-        workload=workload,
-        why=why,
-        authored=authored,
-        launch_us=launch_us,
-        facts={"tool_version": tool_version} if tool_version else {},
-        artifacts=artifacts,
-    )
+def launches(results: Sequence[Result]) -> list[Launched]:
+    """The recorded launches under vendor-neutral names."""
+    return [Launched(result.kernel, _neutral(result), _facts(result), result.calls) for result in results]
 
 
 NO_KERNELS_REMEDY = names.FAILURES[-1].remedy
@@ -189,25 +155,24 @@ def _bytes_per_lane(sectors: float | None, requests: float | None, used: float |
 
 
 def _tensor_pct(result: Result) -> float | None:
-    return largest(*(result.values.get(metric) for _, _, pipes in names.TENSOR_PIPES for metric in pipes))
+    busy = (result.values.get(metric) for _, _, pipes in names.TENSOR_PIPES for metric in pipes)
+    return max((pct for pct in busy if pct is not None), default=None)
 
 
 def _facts(result: Result) -> dict[str, str]:
-    limits = {name: result.values.get(metric) for name, metric in names.LIMITERS.items()}
-    known = {name: limit for name, limit in limits.items() if limit}
-    facts = {"compute_capability": result.compute_capability} if result.compute_capability else {}
-    if known:
-        facts["occupancy_limiter"] = min(known, key=known.__getitem__)
-    if mma := _matrix_instruction(result):
-        facts["mma"] = mma
-    if clock := result.values.get("gpc__cycles_elapsed.avg.per_second"):
-        facts["sm_clock_mhz"] = f"{clock / 1e6:.0f}"
-    return facts
+    limits = {name: limit for name, metric in names.LIMITERS.items() if (limit := result.values.get(metric))}
+    clock = result.values.get("gpc__cycles_elapsed.avg.per_second")
+    return {
+        "compute_capability": result.compute_capability,
+        "occupancy_limiter": min(limits, key=limits.__getitem__, default=""),
+        "mma": _matrix_instruction(result),
+        "sm_clock_mhz": f"{clock / 1e6:.0f}" if clock else "",
+    }
 
 
-def _matrix_instruction(result: Result) -> str | None:
+def _matrix_instruction(result: Result) -> str:
     if result.values.get(names.WARPGROUP_MMA):
         return "wgmma"
     if not _tensor_pct(result):
-        return None
+        return ""
     return "tcgen05" if result.values.get(names.TENSOR_PIPES[-1][2][-1]) else "mma.sync"

@@ -49,25 +49,11 @@ DIRECT = {
 }
 """Neutral name → the ncu metric that has the same unit (bytes, percent, counts)."""
 
-STALLS = [
-    "barrier",
-    "branch_resolving",
-    "dispatch_stall",
-    "drain",
-    "imc_miss",
-    "lg_throttle",
-    "long_scoreboard",
-    "math_pipe_throttle",
-    "membar",
-    "mio_throttle",
-    "misc",
-    "no_instruction",
-    "not_selected",
-    "short_scoreboard",
-    "sleeping",
-    "tex_throttle",
-    "wait",
-]
+STALLS = (
+    *("barrier", "branch_resolving", "dispatch_stall", "drain", "imc_miss", "lg_throttle", "long_scoreboard"),
+    *("math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "short_scoreboard"),
+    *("sleeping", "tex_throttle", "wait"),
+)
 
 LIMITERS = {
     "warps": "launch__occupancy_limit_warps",
@@ -78,27 +64,20 @@ LIMITERS = {
 }
 """In the order that settles ties: at the warp limit nothing is lost."""
 
-TENSOR_PIPES: tuple[tuple[int, int, tuple[str, ...]], ...] = (
-    (
-        70,
-        88,
-        tuple(f"sm__pipe_tensor{kind}_cycles_active{ELAPSED}" for kind in ("", "_op_hmma", "_op_imma")),
-    ),
-    (89, 89, (f"sm__pipe_tensor_cycles_active_v2{ELAPSED}", f"sm__pipe_tensor_op_hmma_cycles_active{ELAPSED}")),
-    (
-        90,
-        99,
-        tuple(f"sm__pipe_tensor{kind}_cycles_active{ELAPSED}" for kind in ("", "_op_hmma", "_op_imma", "_op_dmma")),
-    ),
-    (
-        100,
-        999,
+TENSOR_PIPES: tuple[tuple[int, int, tuple[str, ...]], ...] = tuple(
+    (first, last, tuple(f"sm__pipe_{pipe}{ELAPSED}" for pipe in pipes))
+    for first, last, pipes in (
+        (70, 88, ("tensor_cycles_active", "tensor_op_hmma_cycles_active", "tensor_op_imma_cycles_active")),
+        (89, 89, ("tensor_cycles_active_v2", "tensor_op_hmma_cycles_active")),
         (
-            f"sm__pipe_tensor_subpipe_hmma_cycles_active{ELAPSED}",
-            f"sm__pipe_tensor_subpipe_imma_cycles_active{ELAPSED}",
-            f"sm__pipe_tc_cycles_active{ELAPSED}",
+            *(90, 99),
+            ("tensor_cycles_active", *(f"tensor_op_{kind}_cycles_active" for kind in ("hmma", "imma", "dmma"))),
         ),
-    ),
+        (
+            *(100, 999),
+            ("tensor_subpipe_hmma_cycles_active", "tensor_subpipe_imma_cycles_active", "tc_cycles_active"),
+        ),
+    )
 )
 """First and last compute capability × 10, and the tensor pipes there; the busiest is the tensor utilisation."""
 
@@ -131,78 +110,68 @@ DISPLAY_NAMES = {
 FAILURES = (
     FailureText(
         "permission",
-        "ERR_NVGPUCTRPERM",
+        ("ERR_NVGPUCTRPERM",),
         "The driver lets only administrators read counters. Set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia "
         "module, give the container --cap-add SYS_ADMIN, or run as root; rented machines often allow none of these.",
     ),
     FailureText(
         "busy",
-        "driver resource was unavailable",
+        ("driver resource was unavailable",),
         "Another profiler or DCGM holds the counters. Stop it, or pause DCGM with `dcgmi profile --pause`.",
     ),
     FailureText(
         "metric",
-        "Failed to find metric",
+        ("Failed to find metric",),
         "This version of ncu does not know the metric. Repeat the run without it.",
     ),
     FailureText(
         "version",
-        "driver is not compatible with Nsight Compute",
+        ("driver is not compatible with Nsight Compute", "Failed to load Nsight Compute CUDA modules"),
         "ncu is newer than the driver. Use the ncu of the driver's CUDA version, or update the driver.",
     ),
     FailureText(
         "version",
-        "Failed to load Nsight Compute CUDA modules",
-        "ncu is newer than the driver. Use the ncu of the driver's CUDA version, or update the driver.",
-    ),
-    FailureText(
-        "version",
-        "NV_INJ_ERROR_NOT_INITIALIZED",
+        ("NV_INJ_ERROR_NOT_INITIALIZED",),
         "The profiler was loaded after CUDA. Load it before the first CUDA call of the process.",
     ),
     FailureText(
         "version",
-        "Failed to prepare kernel for profiling",
+        ("Failed to prepare kernel for profiling",),
         "Not a permission: ncu and the process use different CUDA versions. Try the ncu of the CUDA that torch uses.",
     ),
     FailureText(
         "resources",
-        "LaunchFailed",
+        ("LaunchFailed",),
         "The replayed launch failed. Take a smaller workload or fewer metrics, or use --replay-mode application.",
     ),
     FailureText(
         "resources",
-        "Received signal",
+        ("Received signal",),
         "The process was killed while it was replayed. Take a smaller workload or fewer metrics.",
     ),
     FailureText(
         "target",
-        "application returned an error code",
+        ("application returned an error code",),
         "The profiled program failed by itself. Run it without ncu and read its output.",
     ),
     FailureText(
         "resources",
-        "Failed to profile",
-        "Read the error before this line. Take a smaller workload, fewer metrics, or --replay-mode application.",
-    ),
-    FailureText(
-        "resources",
-        "error occurred while trying to profile",
+        ("Failed to profile", "error occurred while trying to profile"),
         "Read the error before this line. Take a smaller workload, fewer metrics, or --replay-mode application.",
     ),
     FailureText(
         "wrong_process",
-        "terminated before first instrumented API call",
+        ("terminated before first instrumented API call",),
         "The process that ncu watched never used CUDA. Profile its children with --target-processes all.",
     ),
     FailureText(
         "wrong_process",
-        "requires the --target-processes all option",
+        ("requires the --target-processes all option",),
         "The kernels run in a child process. Repeat with --target-processes all.",
     ),
     FailureText(
         "no_kernels",
-        "No kernels were profiled",
+        ("No kernels were profiled",),
         "No launch fell between cudaProfilerStart and cudaProfilerStop: check that the call launches a kernel there, "
         "that it did not fail before, and that a name filter fits.",
     ),

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NamedTuple
 
 from kopt_mcp.errors import ToolUnavailable
 from kopt_mcp.models import KernelProfile, Owner, Profile, Rung
@@ -41,18 +41,22 @@ class Failure:
     """The profiler's own line."""
     remedy: str
 
+    @property
+    def words(self) -> str:
+        """The profiler's line, then what to do."""
+        return f"{self.text.rstrip('.')} ({self.kind}). {self.remedy}"
 
-@dataclass(frozen=True)
-class FailureText:
-    """A piece of a profiler's output that names a failure; matched without regard to case."""
+
+class FailureText(NamedTuple):
+    """Pieces of a profiler's output that name a failure; matched without regard to case."""
 
     kind: str
-    needle: str
+    needles: tuple[str, ...]
     remedy: str
 
 
 @dataclass(frozen=True)
-class Launch:
+class Launched:
     """One kernel's launch, or its calls taken together, under vendor-neutral metric names."""
 
     name: str
@@ -63,19 +67,11 @@ class Launch:
 
 def find_failure(output: str, table: Iterable[FailureText]) -> Failure | None:
     """The first entry of the table that occurs in the output, with the line it occurs in."""
-    folded = output.lower()
     for entry in table:
-        at = folded.find(entry.needle.lower())
-        if at >= 0:
-            start = output.rfind("\n", 0, at) + 1
-            end = output.find("\n", at)
-            return Failure(entry.kind, output[start : end if end >= 0 else None].strip(), entry.remedy)
+        for needle in entry.needles:
+            if found := re.search(f".*{re.escape(needle)}.*", output, re.IGNORECASE):
+                return Failure(entry.kind, found[0].strip(), entry.remedy)
     return None
-
-
-def raise_failure(tool: str, failure: Failure) -> NoReturn:
-    """Raise the failure as `ToolUnavailable`: the tool's line, then what to do."""
-    raise ToolUnavailable(f"{tool}: {failure.text.rstrip('.')} ({failure.kind}). {failure.remedy}")
 
 
 def number(text: str) -> float | None:
@@ -103,11 +99,6 @@ def total(*values: float | None) -> float | None:
     return sum(known) if known else None
 
 
-def largest(*values: float | None) -> float | None:
-    """The largest of what was measured; None when nothing was."""
-    return max((value for value in values if value is not None), default=None)
-
-
 def bare_name(kernel: str) -> str:
     """A kernel's name without return type, arguments and loader decorations; template arguments stay."""
     name = DECORATION.sub("", kernel).removeprefix("void ").strip()
@@ -129,23 +120,27 @@ def owner_of(kernel: str, authored: Collection[str] = ()) -> Owner:
 
 
 def assemble(
-    launches: Sequence[Launch],
+    launches: Sequence[Launched],
     *,
     rung: Rung,
     workload: str,
     why: str,
     authored: Collection[str] = (),
-    launch_us: float | None = None,
     facts: Mapping[str, str] | None = None,
     artifacts: Sequence[str] = (),
 ) -> Profile:
     """A profile of one call of the candidate: kernels by share of device time, metrics of the largest.
 
-    `launch_us` is the host's time for one call, where it was taken. Raises `ToolUnavailable` without launches.
+    `authored`: names of the candidate's own kernels. `facts` that are empty are left out.
+
+    Raises:
+        ToolUnavailable: there are no launches.
     """
     if not launches:
         raise ToolUnavailable(f"{rung}: no kernel was recorded. Check that the call launches one on this device.")
-    grouped = {name: [launch for launch in launches if launch.name == name] for name in {one.name for one in launches}}
+    grouped: dict[str, list[Launched]] = {}
+    for launch in launches:
+        grouped.setdefault(launch.name, []).append(launch)
     whole = sum(_duration(launch) for launch in launches)
     kernels = [_kernel(name, group, whole, authored) for name, group in grouped.items()]
     kernels.sort(key=lambda kernel: (-kernel.share_pct, kernel.name))
@@ -155,17 +150,17 @@ def assemble(
         why=why,
         workload=workload,
         kernels=kernels,
-        metrics=kernels[0].metrics | ({} if launch_us is None else {"launch_us": launch_us}),
-        facts={**top.facts, **(facts or {})},
+        metrics=kernels[0].metrics,
+        facts={name: text for name, text in {**top.facts, **(facts or {})}.items() if text},
         artifacts=list(artifacts),
     )
 
 
-def _duration(launch: Launch) -> float:
+def _duration(launch: Launched) -> float:
     return launch.metrics.get("duration_us") or 0.0
 
 
-def _kernel(name: str, group: Sequence[Launch], whole: float, authored: Collection[str]) -> KernelProfile:
+def _kernel(name: str, group: Sequence[Launched], whole: float, authored: Collection[str]) -> KernelProfile:
     longest = max(group, key=_duration)
     sums = {key: total(*(launch.metrics.get(key) for launch in group)) for key in ADDITIVE if key in longest.metrics}
     return KernelProfile(

@@ -6,93 +6,62 @@ of rocprofiler-sdk and rocprof-compute for gfx90a, gfx942 and gfx950. Treat numb
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
-from kopt_mcp.models import Profile
 from kopt_mcp.platforms import rocprof_counters as counters
-from kopt_mcp.platforms.reports import Failure, FailureText, Launch, assemble, find_failure, raise_failure, ratio
+from kopt_mcp.platforms.reports import Failure, FailureText, Launched, find_failure, ratio
 from kopt_mcp.platforms.rocprof_report import Kernel, read_counters, read_stats, read_trace
 
 FAILURES = (
     FailureText(
         "permission",
-        "could not be locked for profiling due to lack of permissions",
+        (
+            "could not be locked for profiling due to lack of permissions",
+            "Insufficient privileges for performance counter collection",
+        ),
         "Counters need CAP_PERFMON or CAP_SYS_ADMIN, or kernel.perf_event_paranoid of at most 2.",
     ),
     FailureText(
         "permission",
-        "Insufficient privileges for performance counter collection",
-        "Counters need CAP_PERFMON or CAP_SYS_ADMIN, or kernel.perf_event_paranoid of at most 2.",
-    ),
-    FailureText(
-        "permission",
-        "Unable to open /dev/kfd read-write",
+        ("Unable to open /dev/kfd read-write",),
         "The user must be in the groups render and video, and a container needs --device /dev/kfd --device /dev/dri.",
     ),
     FailureText(
         "hardware",
-        "EXCEEDS_HW_LIMIT",
-        "These counters do not fit one pass, or the device is a virtual function without counters. Ask for fewer.",
-    ),
-    FailureText(
-        "hardware",
-        "exceeds the capabilities of the hardware to collect",
+        ("EXCEEDS_HW_LIMIT", "exceeds the capabilities of the hardware to collect"),
         "These counters do not fit one pass, or the device is a virtual function without counters. Ask for fewer.",
     ),
 )
+NO_KERNELS = Failure(
+    "no_kernels",
+    "the report holds no kernel",
+    "Check that the call launches a kernel, that a name filter fits, and that --output-format csv was given.",
+)
 
 
-def trace_command(
-    rocprofv3: str,
-    target: Sequence[str],
-    *,
-    directory: str,
-    name: str = "kopt",
-    kernels: str = "",
-    regions: bool = False,
-) -> list[str]:
-    """Durations and launch shapes: writes `<name>_kernel_trace.csv` and `<name>_kernel_stats.csv` under `directory`.
-
-    `kernels`: a regular expression that kernel names must match. `regions`: record only between the target's
-    roctxProfilerResume and roctxProfilerPause.
-    """
-    return [
-        rocprofv3,
-        *("--kernel-trace", "--stats"),
-        *_selection(kernels, regions),
-        *_output(directory, name),
-        "--",
-        *target,
-    ]
+def trace_command(rocprofv3: str, target: Sequence[str], directory: str) -> list[str]:
+    """Durations and launch shapes: writes `kopt_kernel_trace.csv` and `kopt_kernel_stats.csv` under `directory`."""
+    return _command(rocprofv3, ["--kernel-trace", "--stats"], target, directory, "kopt")
 
 
 def counter_commands(
-    rocprofv3: str,
-    target: Sequence[str],
-    *,
-    arch: str,
-    directory: str,
-    name: str = "kopt",
-    kernels: str = "",
-    regions: bool = False,
-    full: bool = False,
+    rocprofv3: str, target: Sequence[str], directory: str, arch: str, *, full: bool = False
 ) -> list[list[str]]:
     """One command a pass, since the hardware counts only a few things at once; empty where the arch has no set.
 
-    Each pass runs the target again and writes `<name>_pass<i>_counter_collection.csv` under `directory`.
+    Each pass runs the target again and writes `kopt_pass<i>_counter_collection.csv` under `directory`.
     """
     return [
-        [
-            rocprofv3,
-            *("--pmc", *passed),
-            *_selection(kernels, regions),
-            *_output(directory, f"{name}_pass{index}"),
-            "--",
-            *target,
-        ]
+        _command(rocprofv3, ["--pmc", *passed], target, directory, f"kopt_pass{index}")
         for index, passed in enumerate(counters.passes(arch, full=full))
     ]
+
+
+def _command(rocprofv3: str, what: list[str], target: Sequence[str], directory: str, name: str) -> list[str]:
+    # Only between the target's roctxProfilerResume and roctxProfilerPause, which are honoured only while markers are
+    # traced. Newer versions write a database unless told otherwise.
+    regions = ("--selected-regions", "--marker-trace")
+    return [rocprofv3, *what, *regions, "--output-format", "csv", "-d", directory, "-o", name, "--", *target]
 
 
 def stats_command(rocprof: str, target: Sequence[str], *, output: str) -> list[str]:
@@ -105,106 +74,53 @@ def failure(output: str) -> Failure | None:
     return find_failure(output, FAILURES)
 
 
-def to_profile(
+def launches(
     trace: str,
     counter_reports: Sequence[str] = (),
     *,
     arch: str,
-    workload: str,
-    why: str,
-    authored: Collection[str] = (),
-    repeats: int = 1,
     compute_units: int | None = None,
     peak_gbps: float | None = None,
-    tool_version: str = "",
-    launch_us: float | None = None,
-    artifacts: Sequence[str] = (),
-    output: str = "",
-) -> Profile:
-    """A profile from a kernel trace (or kernel stats) and the counter files of any number of passes.
+) -> list[Launched]:
+    """The kernels of a trace (or of kernel stats) of one call, with what the counter files of all passes say of them.
 
-    `repeats`: calls of the candidate that each report covers. `compute_units` and `peak_gbps` (nominal, 1e9 bytes/s)
-    belong to the device; without them the percentages that need them are null. Raises `ToolUnavailable`, with
-    the reason that `output` names, when no kernel was recorded.
+    `compute_units` and `peak_gbps` (nominal, 1e9 bytes/s) belong to the device; without them the percentages that need
+    them are null.
     """
-    kernels = read_trace(trace) or read_stats(trace)
-    if not kernels:
-        raise_failure("rocprofv3", failure(output) or _no_kernels())
     counted = read_counters(counter_reports)
-    launches = [
-        Launch(
+    return [
+        Launched(
             kernel.name,
-            _metrics(kernel, counted.get(kernel.name, {}), arch, repeats, compute_units, peak_gbps),
+            _metrics(kernel, counted.get(kernel.name, {}), arch, compute_units, peak_gbps),
             counters.launch_facts(kernel, arch),
-            max(1, round(kernel.calls / repeats)),
+            kernel.calls,
         )
-        for kernel in kernels
+        for kernel in read_trace(trace) or read_stats(trace)
     ]
-    return assemble(
-        launches,
-        rung="rocprofv3",
-        workload=workload,
-        why=why,
-        authored=authored,
-        launch_us=launch_us,
-        facts={"tool_version": tool_version} if tool_version else {},
-        artifacts=artifacts,
-    )
 
 
-def stats_to_profile(
-    stats: str,
-    *,
-    workload: str,
-    why: str,
-    rung: Literal["rocprof", "rocprofv3"] = "rocprof",
-    authored: Collection[str] = (),
-    repeats: int = 1,
-    artifacts: Sequence[str] = (),
-    output: str = "",
-) -> Profile:
-    """A profile of kernel times only, from a stats file of either tool. Raises `ToolUnavailable` when it is empty."""
-    kernels = read_stats(stats)
-    if not kernels:
-        raise_failure(rung, failure(output) or _no_kernels())
-    launches = [
-        Launch(
+def stats_launches(stats: str, repeats: int) -> list[Launched]:
+    """The kernel times of a stats file of either tool, which covers `repeats` calls of the candidate."""
+    return [
+        Launched(
             kernel.name,
             {"duration_us": kernel.total_ns / 1e3 / repeats},
             calls=max(1, round(kernel.calls / repeats)),
         )
-        for kernel in kernels
+        for kernel in read_stats(stats)
     ]
-    return assemble(launches, rung=rung, workload=workload, why=why, authored=authored, artifacts=artifacts)
-
-
-def _no_kernels() -> Failure:
-    remedy = "Check that the call launches a kernel, that a name filter fits, and that --output-format csv was given."
-    return Failure("no_kernels", "the report holds no kernel", remedy)
-
-
-def _selection(kernels: str, regions: bool) -> tuple[str, ...]:
-    # Regions are honoured only while markers are traced.
-    marked = ("--selected-regions", "--marker-trace") if regions else ()
-    return marked + (("--kernel-include-regex", kernels) if kernels else ())
-
-
-def _output(directory: str, name: str) -> tuple[str, ...]:
-    # Newer versions write a database unless told otherwise.
-    return ("--output-format", "csv", "-d", directory, "-o", name)
 
 
 def _metrics(
     kernel: Kernel,
     counted: Mapping[str, float | None],
     arch: str,
-    repeats: int,
     compute_units: int | None,
     peak_gbps: float | None,
 ) -> dict[str, float | None]:
-    duration_us = kernel.total_ns / 1e3 / repeats
+    duration_us = kernel.total_ns / 1e3
     derived = counters.derive(counted, arch, compute_units)
-    dram_bytes = ratio(derived.pop("hbm_bytes_per_launch"), 1.0, kernel.calls / repeats)
+    dram_bytes = ratio(derived.pop("hbm_bytes_per_launch"), 1.0, kernel.calls)
     gbps = ratio(dram_bytes, duration_us, 1e-3)
     return {
         "duration_us": duration_us,

@@ -5,17 +5,16 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from kopt_mcp.errors import ToolUnavailable
 from kopt_mcp.models import Profile
+from kopt_mcp.models import Profiler as Tool
 from kopt_mcp.platforms import profilers
 from kopt_mcp.platforms.host import Host
 from kopt_mcp.platforms.reports import number
-from kopt_mcp.profiling.access import CounterAccess
 from kopt_mcp.profiling.process import read_answer, read_text, scratch, told_text
-from kopt_mcp.profiling.request import Launch, Request
+from kopt_mcp.profiling.request import Request, Tools
 
 EVENTS = {
     "cycles": "cycles",
@@ -32,64 +31,52 @@ NEST = "loop nest containing"
 """An outer loop is no loss by itself: its inner loops have remarks of their own."""
 
 
-class PerfRung:
-    """`perf stat`, with its counters on only while the candidate is called."""
+def perf_rung(request: Request, tools: Tools) -> Profile:
+    """Cycles, instructions and misses of one call by `perf stat`, which counts only while the candidate is called.
 
-    name = "perf"
+    Raises:
+        ToolUnavailable: perf is missing, or counts nothing here.
+        Cancelled: the call was given up.
+    """
+    tool = profilers.perf(tools.host)
+    if tool.path is None:
+        raise ToolUnavailable(tool.remedy)
+    if refusal := tools.access.refusal(tool, request.device) or _obstacle(tool, tools.host):
+        tools.access.record(tool, request.device, refusal)
+        raise ToolUnavailable(refusal)
+    with scratch() as folder:
+        for pipe in ("control", "ack"):
+            os.mkfifo(folder / pipe)
+        job = request.target_job(op="call", marks="perf", calls=CALLS)
+        control = f"fifo:{folder / 'control'},{folder / 'ack'}"
+        options = ("-x", ",", "-o", str(folder / "perf.csv"), "-D", "-1", "--control", control, "-e", ",".join(EVENTS))
+        command = [tool.path, "stat", *options, "--", *job.command(tools.python(), folder)]
+        ran = tools.launch(command, folder=folder, timeout_s=job.timeout_s, watch=request.watch)
+        report, answer = read_text(folder / "perf.csv"), read_answer(folder)
+    counted = {name: value / CALLS for name, value in parse(report).items()}
+    if not counted or ran.failure:
+        raise ToolUnavailable(f"perf: {told_text(answer, 'error') or ran.reason}")
+    tools.access.record(tool, request.device)
+    cycles, instructions = counted.get("cycles"), counted.get("instructions")
+    ipc = {"ipc": instructions / cycles} if cycles and instructions else {}
+    facts = {"isolation": told_text(answer, "isolation"), "tool_version": f"perf {tool.version}"}
+    return Profile(
+        rung="perf",
+        why="hardware counters could be read",
+        workload=request.workload.name,
+        kernels=[],
+        metrics={"duration_us": request.timing.latency_us if request.timing else None, **counted, **ipc},
+        facts={name: text for name, text in facts.items() if text},
+        artifacts=[request.keep("perf.csv", report)],
+    )
 
-    def __init__(self, python: Callable[[], str], host: Host, launch: Launch, access: CounterAccess) -> None:
-        self._python = python
-        self._host = host
-        self._launch = launch
-        self._access = access
 
-    def __call__(self, request: Request) -> Profile:
-        """Cycles, instructions and misses of one call.
-
-        Raises:
-            ToolUnavailable: perf is missing, or counts nothing here.
-            Cancelled: the call was given up.
-        """
-        tool = profilers.perf(self._host)
-        if tool.path is None:
-            raise ToolUnavailable(tool.remedy)
-        if refusal := self._access.refusal(tool, request.device) or self._probe(tool.path):
-            self._access.record(tool, request.device, refusal)
-            raise ToolUnavailable(refusal)
-        with scratch() as folder:
-            for pipe in ("control", "ack"):
-                os.mkfifo(folder / pipe)
-            job = request.target_job(op="call", marks="perf", calls=CALLS)
-            report = folder / "perf.csv"
-            control = f"fifo:{folder / 'control'},{folder / 'ack'}"
-            options = ("-x", ",", "-o", str(report), "-D", "-1", "--control", control, "-e", ",".join(EVENTS))
-            command = [tool.path, "stat", *options, "--", *job.command(self._python(), folder)]
-            ran = self._launch(command, folder=folder, timeout_s=job.timeout_s, watch=request.watch)
-            counted = {name: value / CALLS for name, value in parse(read_text(report)).items()}
-            if not counted or ran.failure:
-                raise ToolUnavailable(f"perf: {told_text(read_answer(folder), 'error') or ran.reason}")
-            kept = request.keep("perf.csv", read_text(report))
-            facts = {"isolation": told_text(read_answer(folder), "isolation"), "tool_version": f"perf {tool.version}"}
-        self._access.record(tool, request.device)
-        cycles, instructions = counted.get("cycles"), counted.get("instructions")
-        ipc = {"ipc": instructions / cycles} if cycles and instructions else {}
-        duration = request.timing.latency_us if request.timing else None
-        return Profile(
-            rung="perf",
-            why="hardware counters could be read",
-            workload=request.workload.name,
-            kernels=[],
-            metrics={"duration_us": duration, **counted, **ipc},
-            facts={name: text for name, text in facts.items() if text},
-            artifacts=[kept],
-        )
-
-    def _probe(self, program: str) -> str:
-        """Why nothing is counted here; in virtual machines perf runs well and counts no hardware event."""
-        ran = self._host.run([program, "stat", "-x", ",", "-e", ",".join(EVENTS), "--", "true"])
-        if parse(ran.stdout + ran.stderr):
-            return ""
-        return profilers.perf(self._host).remedy or f"perf counts no hardware event here ({ran.reason})"
+def _obstacle(tool: Tool, host: Host) -> str:
+    """Why nothing is counted here; in virtual machines perf runs well and counts no hardware event."""
+    ran = host.run([tool.path or "perf", "stat", "-x", ",", "-e", ",".join(EVENTS), "--", "true"])
+    if parse(ran.stdout + ran.stderr):
+        return ""
+    return tool.remedy or f"perf counts no hardware event here ({ran.reason})"
 
 
 def parse(report: str) -> dict[str, float]:
@@ -103,14 +90,16 @@ def parse(report: str) -> dict[str, float]:
     return counted
 
 
-def vectorization(request: Request, python: str, launch: Launch) -> tuple[dict[str, str], list[str]]:
+def vectorization(request: Request, tools: Tools) -> tuple[dict[str, str], list[str]]:
     """Facts `vectorized` and `not_vectorized` of a C or C++ kernel built with its own flags, and the kept report.
 
     A compiler without the report (only GCC has it) gives a fact that says so.
     """
     with scratch() as folder:
         job = request.target_job(op="vectorization")
-        ran = launch(job.command(python, folder), folder=folder, timeout_s=job.timeout_s, watch=request.watch)
+        ran = tools.launch(
+            job.command(tools.python(), folder), folder=folder, timeout_s=job.timeout_s, watch=request.watch
+        )
         answer = read_answer(folder)
         report = read_text(folder / "vectorization.txt").replace(f"{folder}/", "")
     shift = answer.get("shift")

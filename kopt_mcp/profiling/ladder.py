@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Protocol
 
 from kopt_mcp.errors import EvaluatorFailed, InputRefused, ToolUnavailable
 from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.evaluator.records import Job, Timing, WorkloadInfo
 from kopt_mcp.models import Device, Profile
-from kopt_mcp.platforms import torch_profile
 from kopt_mcp.platforms.host import Host
+from kopt_mcp.platforms.reports import Launched
 from kopt_mcp.profiling.access import CounterAccess
-from kopt_mcp.profiling.amd import RocprofRung, Rocprofv3Rung
+from kopt_mcp.profiling.amd import rocprof_rung, rocprofv3_rung
 from kopt_mcp.profiling.compiler import Compiled, Compiler, StaticProfile, authored_kernels, with_compiled
-from kopt_mcp.profiling.cpu import PerfRung, vectorization
-from kopt_mcp.profiling.nvidia import NcuRung
+from kopt_mcp.profiling.cpu import perf_rung, vectorization
+from kopt_mcp.profiling.nvidia import ncu_rung
 from kopt_mcp.profiling.process import launch as launch_process
 from kopt_mcp.profiling.process import read_answer, scratch, told_number
-from kopt_mcp.profiling.request import Launch, Request, artifacts_folder, from_timing
+from kopt_mcp.profiling.request import Launch, Request, Tools, artifacts_folder, from_timing
 from kopt_mcp.source import is_triton
 from kopt_mcp.static import static_profile
 from kopt_mcp.watch import Watch
@@ -32,32 +31,8 @@ REASON = 300
 """Characters of each reason for not taking a rung."""
 
 
-class Rung(Protocol):
-    """One instrument. Raises `ToolUnavailable` where it may not be used, with the remedy."""
-
-    name: str
-
-    def __call__(self, request: Request) -> Profile: ...
-
-
-class TorchRung:
-    """Kernel names and times through torch.profiler, in the evaluator's own sandbox; needs no permission."""
-
-    name = "torch.profiler"
-
-    def __init__(self, evaluator: Evaluator) -> None:
-        self._evaluator = evaluator
-
-    def __call__(self, request: Request) -> Profile:
-        """Times by kernel; on a CPU by operator."""
-        if request.native_on_cpu:
-            raise ToolUnavailable("it sees torch's operators, and this kernel is C")
-        if request.device.platform == "cpu" and is_triton(request.candidate.read_text("utf-8", "replace")):
-            raise ToolUnavailable("without a GPU Triton runs under its interpreter, whose times say nothing")
-        times = self._evaluator.kernel_times(request.job, request.workload.name, request.watch)
-        return torch_profile.to_profile(
-            times, workload=request.workload.name, why="torch.profiler lists kernel times", authored=request.authored
-        )
+Rung = Callable[[Request, Tools], Profile]
+"""One instrument. Raises `ToolUnavailable` where it may not be used, with the remedy."""
 
 
 class Ladder:
@@ -86,18 +61,14 @@ class Ladder:
         host = host or Host()
         self.access = CounterAccess(cache, host)
         interpreter: Callable[[], str] = python if callable(python) else lambda: str(python)
-        self._python = interpreter
-        self._launch = launch
+        self._tools = Tools(interpreter, host, launch, self.access)
         self._compiler = Compiler(interpreter, launch, static)
-        torch_rung = TorchRung(evaluator)
-        self._rungs: dict[str, tuple[Rung, ...]] = {
-            "nvidia": (NcuRung(interpreter, host, launch, self.access), torch_rung),
-            "amd": (
-                Rocprofv3Rung(interpreter, host, launch, self.access),
-                torch_rung,
-                RocprofRung(interpreter, host, launch),
-            ),
-            "cpu": (torch_rung, PerfRung(interpreter, host, launch, self.access)),
+        self._evaluator = evaluator
+        torch_profiler = ("torch.profiler", self._torch_rung)
+        self._rungs: dict[str, tuple[tuple[str, Rung], ...]] = {
+            "nvidia": (("ncu", ncu_rung), torch_profiler),
+            "amd": (("rocprofv3", rocprofv3_rung), torch_profiler, ("rocprof", rocprof_rung)),
+            "cpu": (torch_profiler, ("perf", perf_rung)),
         }
 
     def __call__(
@@ -134,21 +105,21 @@ class Ladder:
         profile = self._with_host_time(request, profile)
         profile = self._with_vectorization(request, profile)
         if timing is not None:
-            profile = profile.model_copy(update={"metrics": {**profile.metrics, "latency_us": timing.latency_us}})
+            profile = _measured(profile, latency_us=timing.latency_us)
         kept = request.keep("metrics.json", profile.model_dump_json(indent=1))
         return profile.model_copy(update={"artifacts": [*profile.artifacts, kept]})
 
     def _climb(self, request: Request, compiling: Future[Compiled]) -> Profile:
         """The highest rung that holds, with the compiler's word; else that alone, else the time alone."""
         passed: list[str] = []
-        for rung in self._rungs[request.device.platform]:
-            request.watch.progress(0.1, f"profiling with {rung.name}")
+        for name, rung in self._rungs[request.device.platform]:
+            request.watch.progress(0.1, f"profiling with {name}")
             try:
-                profile = rung(request)
+                profile = rung(request, self._tools)
             except (ToolUnavailable, EvaluatorFailed, InputRefused) as error:
-                passed.append(f"{rung.name}: {str(error).removeprefix(rung.name + ': ')[:REASON]}")
+                passed.append(f"{name}: {str(error).removeprefix(name + ': ')[:REASON]}")
                 continue
-            why = "; ".join([*passed, f"{profile.why}"])
+            why = "; ".join([*passed, profile.why])
             return with_compiled(profile.model_copy(update={"why": why}), compiling.result())
         request.watch.progress(0.8, "compiling")
         compiled = compiling.result()
@@ -156,6 +127,18 @@ class Ladder:
         if compiled.kernels:
             profile = profile.model_copy(update={"rung": "static"})
         return with_compiled(profile, compiled)
+
+    def _torch_rung(self, request: Request, _: Tools) -> Profile:
+        """Kernels (on a CPU: operators) and times by torch.profiler in the evaluator's sandbox; needs no permission."""
+        if request.native_on_cpu:
+            raise ToolUnavailable("it sees torch's operators, and this kernel is C")
+        if request.device.platform == "cpu" and is_triton(request.candidate.read_text("utf-8", "replace")):
+            raise ToolUnavailable("without a GPU Triton runs under its interpreter, whose times say nothing")
+        times = self._evaluator.kernel_times(request.job, request.workload.name, request.watch)
+        launches = [
+            Launched(time.name, {"duration_us": time.total_us}, calls=time.calls) for time in times if time.calls
+        ]
+        return request.profile("torch_profiler", launches, "torch.profiler lists kernel times")
 
     def _with_host_time(self, request: Request, profile: Profile) -> Profile:
         """What one call costs the host, where the kernels are so short that it matters."""
@@ -166,16 +149,19 @@ class Ladder:
             return profile
         with scratch() as folder:
             job = request.target_job(op="call", calls=HOST_CALLS)
-            command = job.command(self._python(), folder)
-            self._launch(command, folder=folder, timeout_s=job.timeout_s, watch=request.watch)
+            command = job.command(self._tools.python(), folder)
+            self._tools.launch(command, folder=folder, timeout_s=job.timeout_s, watch=request.watch)
             host_us = told_number(read_answer(folder), "host_us")
-        known_us = {} if host_us is None else {"launch_us": host_us}
-        return profile.model_copy(update={"metrics": {**profile.metrics, **known_us}})
+        return profile if host_us is None else _measured(profile, launch_us=host_us)
 
     def _with_vectorization(self, request: Request, profile: Profile) -> Profile:
         if not request.native_on_cpu:
             return profile
-        facts, kept = vectorization(request, self._python(), self._launch)
-        update = {"facts": {**profile.facts, **facts}, "artifacts": [*profile.artifacts, *kept]}
+        facts, kept = vectorization(request, self._tools)
         rung = "static" if kept and profile.rung == "timing" else profile.rung
-        return profile.model_copy(update={**update, "rung": rung})
+        update = {"rung": rung, "facts": {**profile.facts, **facts}, "artifacts": [*profile.artifacts, *kept]}
+        return profile.model_copy(update=update)
+
+
+def _measured(profile: Profile, **metrics: float) -> Profile:
+    return profile.model_copy(update={"metrics": {**profile.metrics, **metrics}})

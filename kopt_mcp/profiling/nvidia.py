@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 from kopt_mcp.errors import ToolUnavailable
 from kopt_mcp.models import Profile
-from kopt_mcp.models import Profiler as Tool
-from kopt_mcp.platforms import ncu
-from kopt_mcp.platforms.host import Host, Ran
-from kopt_mcp.platforms.ncu_report import Result, parse
-from kopt_mcp.platforms.profilers import ncu as find_ncu
-from kopt_mcp.platforms.reports import Failure, raise_failure
-from kopt_mcp.profiling.access import CounterAccess
+from kopt_mcp.platforms import ncu, profilers
+from kopt_mcp.platforms.host import Ran
+from kopt_mcp.platforms.ncu_report import parse
+from kopt_mcp.platforms.reports import Failure
 from kopt_mcp.profiling.process import read_answer, read_text, scratch, told_text
-from kopt_mcp.profiling.request import Launch, Request
+from kopt_mcp.profiling.request import Request, Tools
 
 LOG = "ncu.csv"
-REPORT = "report"
+EXPORT = "report"
+REPORT = f"{EXPORT}.ncu-rep"
 REMEASURED = 3
 """How often a run is repeated with fewer metrics: each repetition costs seconds."""
 FULL_TIME = 4
@@ -29,114 +27,85 @@ FULL_TIME = 4
 
 @dataclass(frozen=True)
 class Reported:
-    """What a run of ncu left: the CSV with ncu's own messages, and everything that was printed besides."""
+    """What a run of ncu left: the CSV, all that was printed (the CSV too), and how it ended."""
 
     csv: str
     output: str
     ran: Ran
 
 
-class NcuRung:
-    """`ncu`, for as long as it may read counters."""
+def ncu_rung(request: Request, tools: Tools) -> Profile:
+    """Counters of every kernel of one call.
 
-    name = "ncu"
-
-    def __init__(self, python: Callable[[], str], host: Host, launch: Launch, access: CounterAccess) -> None:
-        self._python = python
-        self._host = host
-        self._launch = launch
-        self._access = access
-
-    def __call__(self, request: Request) -> Profile:
-        """Counters of every kernel of one call.
-
-        Raises:
-            ToolUnavailable: ncu is missing, may not read counters, saw no kernel or did not end; with the remedy.
-            Cancelled: the call was given up.
-        """
-        tool = find_ncu(self._host)
-        if tool.path is None:
-            raise ToolUnavailable(tool.remedy)
-        # Asking for the full set tries again what was refused before.
-        if not request.full and (refusal := self._access.refusal(tool, request.device)):
-            raise ToolUnavailable(refusal)
-        with scratch() as folder:
-            reported = self._run(request, tool.path, folder)
-            if request.full and (folder / f"{REPORT}.ncu-rep").exists():
-                reported = self._imported(request, tool.path, folder, reported)
-            results = parse(reported.csv)
-            if not ncu.counted(results):
-                self._fail(request, tool, reported, folder)
-            self._access.record(tool, request.device)
-            return self._profile(request, tool, folder, reported, results)
-
-    def _run(self, request: Request, program: str, folder: Path) -> Reported:
-        metrics: Sequence[str] = ncu.metrics_for(request.device.arch)
-        job = request.target_job(op="call", marks="cuda", shut_in=False)
-        target = job.command(self._python(), folder)
-        log = folder / LOG
-        for _ in range(REMEASURED):
-            command = ncu.command(
-                program,
-                target,
-                log_file=str(log),
-                metrics=metrics,
-                full=request.full,
-                export=str(folder / REPORT) if request.full else "",
-            )
-            request.watch.progress(0.2, f"ncu runs {request.workload.name}")
-            timeout_s = job.timeout_s * (FULL_TIME if request.full else 1)
-            ran = self._launch(command, folder=folder, timeout_s=timeout_s, watch=request.watch)
-            reported = Reported(read_text(log), f"{ran.stdout}\n{ran.stderr}", ran)
-            left = ncu.without_unknown(metrics, f"{reported.csv}\n{reported.output}")
-            if left is None or ncu.counted(parse(reported.csv)):
-                break
-            metrics = left
-        return reported
-
-    def _imported(self, request: Request, program: str, folder: Path, reported: Reported) -> Reported:
-        """The raw page of a full report; its details page, with the rules, and the report itself are kept."""
-        pages = {}
-        for page, csv in (("raw", True), ("details", False)):
-            command = ncu.import_command(program, str(folder / f"{REPORT}.ncu-rep"), page=page, csv=csv)
-            ran = self._launch(command, folder=folder, timeout_s=request.job.timeout_s, watch=request.watch)
-            pages[page] = ran.stdout
-        request.keep("details.txt", pages["details"])
-        request.keep("report.ncu-rep", (folder / f"{REPORT}.ncu-rep").read_bytes())
-        return Reported(pages["raw"], f"{reported.csv}\n{reported.output}", reported.ran)
-
-    def _profile(
-        self, request: Request, tool: Tool, folder: Path, reported: Reported, results: list[Result]
-    ) -> Profile:
-        kept = [request.keep(LOG, reported.csv)]
-        if request.full:
-            kept += [str(request.artifacts / name) for name in ("details.txt", "report.ncu-rep")]
-        profile = ncu.to_profile(
-            results,
-            workload=request.workload.name,
-            why="hardware counters could be read",
-            authored=request.authored,
-            tool_version=f"ncu {tool.version}" if tool.version else "ncu",
-            artifacts=[path for path in kept if Path(path).exists()],
-        )
-        facts = {"isolation": told_text(read_answer(folder), "isolation")}
-        if len(results) >= ncu.MOST_LAUNCHES:
-            facts["launches"] = f"only the first {ncu.MOST_LAUNCHES} of the call were recorded"
-        return profile.model_copy(update={"facts": {**profile.facts, **{k: v for k, v in facts.items() if v}}})
-
-    def _fail(self, request: Request, tool: Tool, reported: Reported, folder: Path) -> NoReturn:
-        failure = _failure(reported, folder)
+    Raises:
+        ToolUnavailable: ncu is missing, may not read counters, saw no kernel or did not end; with the remedy.
+        Cancelled: the call was given up.
+    """
+    tool = profilers.ncu(tools.host)
+    if tool.path is None:
+        raise ToolUnavailable(tool.remedy)
+    # Asking for the full set tries again what was refused before.
+    if not request.full and (refusal := tools.access.refusal(tool, request.device)):
+        raise ToolUnavailable(refusal)
+    with scratch() as folder:
+        reported = _run(request, tools, tool.path, folder)
+        kept: list[str] = []
+        if request.full and (folder / REPORT).exists():
+            reported, kept = _imported(request, tools, tool.path, folder, reported)
+        answer = read_answer(folder)
+    results = parse(reported.csv)
+    if not ncu.counted(results):
+        failure = _failure(reported, answer)
         if failure.kind == "permission":
-            refusal = f"ncu: {failure.text.rstrip('.')} ({failure.kind}). {failure.remedy}"
-            self._access.record(tool, request.device, refusal)
-        raise_failure("ncu", failure)
+            tools.access.record(tool, request.device, f"ncu: {failure.words}")
+        raise ToolUnavailable(f"ncu: {failure.words}")
+    tools.access.record(tool, request.device)
+    cut = f"only the first {ncu.MOST_LAUNCHES} of the call were recorded"
+    facts = {
+        "tool_version": f"ncu {tool.version or ''}".strip(),
+        "isolation": told_text(answer, "isolation"),
+        "launches": cut if len(results) >= ncu.MOST_LAUNCHES else "",
+    }
+    artifacts = [request.keep(LOG, reported.csv), *kept]
+    return request.profile("ncu", ncu.launches(results), "hardware counters could be read", facts, artifacts)
 
 
-def _failure(reported: Reported, folder: Path) -> Failure:
+def _run(request: Request, tools: Tools, program: str, folder: Path) -> Reported:
+    metrics: Sequence[str] = ncu.metrics_for(request.device.arch)
+    target = request.target_job(op="call", marks="cuda", shut_in=False).command(tools.python(), folder)
+    export = str(folder / EXPORT) if request.full else ""
+    timeout_s = request.job.timeout_s * (FULL_TIME if request.full else 1)
+    for _ in range(REMEASURED):
+        command = ncu.command(program, target, log_file=str(folder / LOG), metrics=metrics, export=export)
+        request.watch.progress(0.2, f"ncu runs {request.workload.name}")
+        ran = tools.launch(command, folder=folder, timeout_s=timeout_s, watch=request.watch)
+        csv = read_text(folder / LOG)
+        reported = Reported(csv, f"{csv}\n{ran.stdout}\n{ran.stderr}", ran)
+        left = ncu.without_unknown(metrics, reported.output)
+        if left is None or ncu.counted(parse(csv)):
+            break
+        metrics = left
+    return reported
+
+
+def _imported(
+    request: Request, tools: Tools, program: str, folder: Path, reported: Reported
+) -> tuple[Reported, list[str]]:
+    """The raw page of a full report; its details page, with the rules, and the report itself are kept."""
+
+    def page(name: str, csv: bool) -> str:
+        command = ncu.import_command(program, str(folder / REPORT), page=name, csv=csv)
+        return tools.launch(command, folder=folder, timeout_s=request.job.timeout_s, watch=request.watch).stdout
+
+    raw, details = page("raw", True), page("details", False)
+    kept = [request.keep("details.txt", details), request.keep(REPORT, (folder / REPORT).read_bytes())]
+    return Reported(raw, reported.output, reported.ran), kept
+
+
+def _failure(reported: Reported, answer: dict[str, Any]) -> Failure:
     """The reason, the nearest one first: what ncu says, what the target says, where the target stood."""
-    answer = read_answer(folder)
     stage, error = told_text(answer, "stage"), told_text(answer, "error")
-    found = ncu.failure(f"{reported.csv}\n{reported.output}")
+    found = ncu.failure(reported.output)
     if found and found.kind == "permission":
         return found
     if reported.ran.failure == "timeout":

@@ -1,9 +1,9 @@
-"""What a rung of the ladder is asked, and what all rungs share."""
+"""What a rung of the ladder is asked, what it works with, and what all rungs share."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,8 +11,10 @@ from typing import Any, Protocol
 from kopt_mcp.errors import WorkspaceFailed
 from kopt_mcp.evaluator.records import Job, Timing, WorkloadInfo
 from kopt_mcp.evaluator.target_job import TargetJob
-from kopt_mcp.models import Device, Profile
-from kopt_mcp.platforms.host import Ran
+from kopt_mcp.models import Device, Profile, Rung
+from kopt_mcp.platforms.host import Host, Ran
+from kopt_mcp.platforms.reports import Launched, assemble
+from kopt_mcp.profiling.access import CounterAccess
 from kopt_mcp.watch import Watch
 
 
@@ -20,6 +22,19 @@ class Launch(Protocol):
     """Runs a program in a folder of its own, to its end or to its timeout; raises only `Cancelled`."""
 
     def __call__(self, argv: Sequence[str], *, folder: Path, timeout_s: float, watch: Watch) -> Ran: ...
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What every rung works with."""
+
+    python: Callable[[], str]
+    """The user's interpreter, which runs what is profiled."""
+    host: Host
+    """Where profilers are looked for."""
+    launch: Launch
+    """Starts a profiler with the candidate under it."""
+    access: CounterAccess
 
 
 @dataclass(frozen=True)
@@ -58,6 +73,25 @@ class Request:
             workload=self.workload.name,
             timeout_s=self.job.timeout_s,
             **fields,
+        )
+
+    def profile(
+        self,
+        rung: Rung,
+        launches: Sequence[Launched],
+        why: str,
+        facts: Mapping[str, str] | None = None,
+        artifacts: Sequence[str] = (),
+    ) -> Profile:
+        """What a rung saw of the workload; see `assemble`."""
+        return assemble(
+            launches,
+            rung=rung,
+            workload=self.workload.name,
+            why=why,
+            authored=self.authored,
+            facts=facts,
+            artifacts=artifacts,
         )
 
     def keep(self, name: str, content: str | bytes) -> str:
