@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kopt_mcp.devices import describe_as, resolve, shared_bytes
+from kopt_mcp.devices.arch import ARCHITECTURES
 from kopt_mcp.devices.table import GIB, table
 
 KNOWN = [
@@ -230,6 +231,14 @@ def test_every_architecture_has_its_largest_block_of_shared_memory() -> None:
     assert shared_bytes("gfx950") == 160 * 1024
     assert shared_bytes("sm_999") is None
     assert {row.chip.arch for row in table().devices} <= set(table().architectures)
+
+
+def test_both_tables_of_architectures_agree_on_the_largest_block_of_shared_memory() -> None:
+    both = set(ARCHITECTURES) & set(table().architectures)
+    assert len(both) > 15
+    assert {arch: ARCHITECTURES[arch].shared_block_bytes for arch in both} == {
+        arch: shared_bytes(arch) for arch in both
+    }
 
 
 def test_cards_that_public_tables_confuse_have_different_peaks() -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from kopt_mcp.devices.arch import arch_of
 from kopt_mcp.models import StaticKernel
-from kopt_mcp.static.arch import arch_of
 from kopt_mcp.static.assembly import Instructions
 from kopt_mcp.static.launch import Launch, endless_compile, static_kernel
 

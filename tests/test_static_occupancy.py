@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kopt_mcp.devices.arch import ARCHITECTURES, SCHEDULERS, arch_of
+from kopt_mcp.devices.occupancy import occupancy, waves
 from kopt_mcp.errors import InputRefused
-from kopt_mcp.static.arch import ARCHITECTURES, SCHEDULERS, arch_of
-from kopt_mcp.static.occupancy import occupancy, waves
 
 DATA = Path(__file__).parent / "data" / "static"
 

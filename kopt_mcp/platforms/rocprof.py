@@ -92,7 +92,7 @@ def launches(
         Launched(
             kernel.name,
             _metrics(kernel, counted.get(kernel.name, {}), arch, compute_units, peak_gbps),
-            counters.launch_facts(kernel, arch),
+            {"occupancy_limiter": resident.limiter} if (resident := counters.resident_groups(kernel, arch)) else {},
             kernel.calls,
         )
         for kernel in read_trace(trace) or read_stats(trace)

@@ -15,9 +15,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from kopt_mcp.devices.arch import BLOCK_THREADS, Arch, arch_of
 from kopt_mcp.errors import EvaluatorFailed, InputRefused, ToolUnavailable
 from kopt_mcp.models import StaticKernel
-from kopt_mcp.static.arch import BLOCK_THREADS, Arch, arch_of
 from kopt_mcp.static.assembly import Instructions, read_amdgcn, read_ptx, read_sass
 from kopt_mcp.static.hipcc import hip_kernels
 from kopt_mcp.static.launch import NOTHING_READ, TENSOR_COLUMNS, Launch, endless_compile, static_kernel

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from kopt_mcp.static.arch import BLOCK_THREADS
+from kopt_mcp.devices.arch import BLOCK_THREADS
 from kopt_mcp.static.assembly import Instructions, read_amdgcn
 from kopt_mcp.static.launch import Launch, endless_compile
 from kopt_mcp.static.toolkits import NO_BLOCK, Compilation, find_program, plain_name

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from kopt_mcp.devices.arch import BLOCK_THREADS, Arch
+from kopt_mcp.devices.occupancy import Occupancy, Waves, occupancy, waves
 from kopt_mcp.models import StaticKernel
-from kopt_mcp.static.arch import BLOCK_THREADS, Arch
 from kopt_mcp.static.assembly import Instructions
-from kopt_mcp.static.occupancy import Occupancy, Waves, occupancy, waves
 
 TENSOR_COLUMNS = 512
 """Tensor-memory columns of a Blackwell SM (PTX ISA, "Tensor Memory")."""

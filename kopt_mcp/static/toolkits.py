@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kopt_mcp.devices.arch import Arch
 from kopt_mcp.errors import InputRefused, ToolUnavailable
-from kopt_mcp.static.arch import Arch
 from kopt_mcp.static.process import Finished, run
 
 NO_BLOCK = "the file has no launch bounds: pass block_threads to get the occupancy"

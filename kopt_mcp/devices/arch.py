@@ -9,17 +9,21 @@ back end (`AMDGPUBaseInfo.cpp`: register granules, waves per SIMD, barriers per 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from kopt_mcp.errors import InputRefused
 
 KIB = 1024
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Arch:
     """Limits of one unit, and one well-known part to count waves on."""
 
     target: str
+    part: str
+    units: int
+    """Units of `part`."""
     unit: str
     """What the vendor calls the unit: `SM`, `CU`, `WGP`."""
     warp_size: int
@@ -36,11 +40,8 @@ class Arch:
     shared_block_bytes: int
     """The most one block may ask for (on NVIDIA by opting in, which Triton does)."""
     shared_granule: int
-    shared_reserved_bytes: int
+    shared_reserved_bytes: int = 0
     """What the driver takes of every block."""
-    units: int
-    """Units of `part`."""
-    part: str
 
     @property
     def vendor(self) -> str:
@@ -76,6 +77,8 @@ def _sm(capability: int, warps: int, blocks: int, shared_kib: int, units: int, p
     ampere = capability >= 80
     return Arch(
         target=f"sm_{capability}",
+        part=part,
+        units=units,
         unit="SM",
         warp_size=32,
         warps=warps,
@@ -86,46 +89,14 @@ def _sm(capability: int, warps: int, blocks: int, shared_kib: int, units: int, p
         shared_block_bytes=(shared_kib - ampere) * KIB,
         shared_granule=128 if ampere else 256,
         shared_reserved_bytes=KIB if ampere else 0,
-        units=units,
-        part=part,
     )
 
 
-def _cdna(target: str, lds_kib: int, granule: int, units: int, part: str) -> Arch:
-    return Arch(
-        target=target,
-        unit="CU",
-        warp_size=64,
-        warps=32,
-        blocks=16,
-        lane_registers=512,
-        register_granule=8,
-        shared_bytes=lds_kib * KIB,
-        shared_block_bytes=lds_kib * KIB,
-        shared_granule=granule,
-        shared_reserved_bytes=0,
-        units=units,
-        part=part,
-    )
-
-
-def _rdna(target: str, units: int, part: str) -> Arch:
-    return Arch(
-        target=target,
-        unit="WGP",
-        warp_size=32,
-        warps=64,
-        blocks=32,
-        lane_registers=1536,
-        register_granule=24,
-        shared_bytes=128 * KIB,
-        shared_block_bytes=64 * KIB,
-        shared_granule=1024,
-        shared_reserved_bytes=0,
-        units=units,
-        part=part,
-    )
-
+_cu = partial(Arch, unit="CU", warp_size=64, warps=32, blocks=16, lane_registers=512, register_granule=8)
+_cdna = partial(_cu, shared_bytes=64 * KIB, shared_block_bytes=64 * KIB, shared_granule=512)
+_cdna4 = partial(_cu, shared_bytes=160 * KIB, shared_block_bytes=160 * KIB, shared_granule=1280)
+_wgp = partial(Arch, unit="WGP", warp_size=32, warps=64, blocks=32, lane_registers=1536, register_granule=24)
+_rdna = partial(_wgp, shared_bytes=128 * KIB, shared_block_bytes=64 * KIB, shared_granule=1024)
 
 ARCHITECTURES = {
     arch.target: arch
@@ -141,14 +112,14 @@ ARCHITECTURES = {
         _sm(103, 64, 32, 228, 148, "B300"),
         _sm(120, 48, 24, 100, 170, "RTX 5090"),
         _sm(121, 48, 24, 100, 48, "GB10"),
-        _cdna("gfx90a", 64, 512, 104, "MI210"),
-        _cdna("gfx942", 64, 512, 304, "MI300X"),
-        _cdna("gfx950", 160, 1280, 256, "MI355X"),
-        _rdna("gfx1100", 48, "RX 7900 XTX"),
-        _rdna("gfx1101", 30, "RX 7800 XT"),
-        _rdna("gfx1151", 20, "Radeon 8060S"),
-        _rdna("gfx1200", 16, "RX 9060 XT"),
-        _rdna("gfx1201", 32, "RX 9070 XT"),
+        _cdna(target="gfx90a", units=104, part="MI210"),
+        _cdna(target="gfx942", units=304, part="MI300X"),
+        _cdna4(target="gfx950", units=256, part="MI355X"),
+        _rdna(target="gfx1100", units=48, part="RX 7900 XTX"),
+        _rdna(target="gfx1101", units=30, part="RX 7800 XT"),
+        _rdna(target="gfx1151", units=20, part="Radeon 8060S"),
+        _rdna(target="gfx1200", units=16, part="RX 9060 XT"),
+        _rdna(target="gfx1201", units=32, part="RX 9070 XT"),
     )
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kopt_mcp.static.arch import BLOCK_THREADS, SCHEDULERS, Arch
+from kopt_mcp.devices.arch import BLOCK_THREADS, SCHEDULERS, Arch
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _shared_limit(arch: Arch, shared_bytes: int) -> int:
     return arch.shared_bytes // taken if taken else arch.warps
 
 
-def waves(grid_blocks: int, resident_blocks: int, units: int) -> Waves | None:
+def waves(grid_blocks: float, resident_blocks: int, units: int) -> Waves | None:
     """How often `grid_blocks` fill `units` units that hold `resident_blocks` each; None when a block does not fit."""
     if resident_blocks < 1 or units < 1:
         return None
