@@ -16,8 +16,8 @@ from kopt_mcp.evaluator.records import Job, KernelTime, WorkloadInfo
 from kopt_mcp.evaluator.target_job import ANSWER_FILE, JOB_FILE
 from kopt_mcp.models import Device, Profile, StaticKernel
 from kopt_mcp.platforms.host import Host, Ran
+from kopt_mcp.platforms.launching import launch
 from kopt_mcp.profiling import Ladder
-from kopt_mcp.profiling.process import launch
 from kopt_mcp.watch import Watch
 
 DATA = Path(__file__).parent / "data" / "profilers"

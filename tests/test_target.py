@@ -18,10 +18,11 @@ from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.evaluator.records import Job, WorkloadInfo
 from kopt_mcp.evaluator.target_job import TargetJob
 from kopt_mcp.platforms.host import Host, Ran
+from kopt_mcp.platforms.launching import environment, launch, read_text, scratch
 from kopt_mcp.profiling import Ladder, static_profile_json
+from kopt_mcp.profiling.answer import read_answer
 from kopt_mcp.profiling.compiler import authored_kernels
 from kopt_mcp.profiling.cpu import loops
-from kopt_mcp.profiling.process import environment, launch, read_answer, read_text, scratch
 from kopt_mcp.watch import Watch
 
 PROBLEM = """

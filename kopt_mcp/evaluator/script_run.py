@@ -13,9 +13,8 @@ from typing import Protocol
 from kopt_mcp.errors import WorkspaceFailed
 from kopt_mcp.evaluator.shut_in import ISOLATION_FILE, ScriptJob
 from kopt_mcp.platforms.host import Ran
-from kopt_mcp.profiling.process import launch as launch_process
-from kopt_mcp.profiling.process import read_text
-from kopt_mcp.profiling.request import Launch
+from kopt_mcp.platforms.launching import Launch, read_text
+from kopt_mcp.platforms.launching import launch as launch_process
 from kopt_mcp.watch import Watch
 
 

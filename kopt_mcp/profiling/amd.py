@@ -10,7 +10,8 @@ from pathlib import Path
 from kopt_mcp.errors import ToolUnavailable
 from kopt_mcp.models import Profile
 from kopt_mcp.platforms import profilers, rocprof
-from kopt_mcp.profiling.process import read_answer, read_text, scratch, told_number, told_text
+from kopt_mcp.platforms.launching import read_text, scratch
+from kopt_mcp.profiling.answer import read_answer, told_number, told_text
 from kopt_mcp.profiling.request import Request, Tools
 
 NO_ROCTX = (

@@ -14,8 +14,9 @@ from kopt_mcp.diagnosis.signals import compiled_facts, compiled_metrics, main_ke
 from kopt_mcp.errors import InputRefused, KoptError, ToolUnavailable
 from kopt_mcp.evaluator.target_job import TargetJob
 from kopt_mcp.models import Device, Profile, StaticKernel
-from kopt_mcp.profiling.process import launch, read_answer, scratch, told_text
-from kopt_mcp.profiling.request import Launch, Request
+from kopt_mcp.platforms.launching import Launch, launch, scratch
+from kopt_mcp.profiling.answer import read_answer, told_text
+from kopt_mcp.profiling.request import Request
 from kopt_mcp.source import is_triton
 from kopt_mcp.static import static_profile
 from kopt_mcp.watch import Watch

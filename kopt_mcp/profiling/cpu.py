@@ -12,8 +12,9 @@ from kopt_mcp.models import Profile
 from kopt_mcp.models import Profiler as Tool
 from kopt_mcp.platforms import profilers
 from kopt_mcp.platforms.host import Host
+from kopt_mcp.platforms.launching import read_text, scratch
 from kopt_mcp.platforms.reports import number
-from kopt_mcp.profiling.process import read_answer, read_text, scratch, told_text
+from kopt_mcp.profiling.answer import read_answer, told_text
 from kopt_mcp.profiling.request import Request, Tools
 
 EVENTS = {

@@ -11,15 +11,16 @@ from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.evaluator.records import Job, Timing, WorkloadInfo
 from kopt_mcp.models import Device, Profile
 from kopt_mcp.platforms.host import Host
+from kopt_mcp.platforms.launching import Launch, scratch
+from kopt_mcp.platforms.launching import launch as launch_process
 from kopt_mcp.platforms.reports import Launched
 from kopt_mcp.profiling.access import CounterAccess
 from kopt_mcp.profiling.amd import rocprof_rung, rocprofv3_rung
+from kopt_mcp.profiling.answer import read_answer, told_number
 from kopt_mcp.profiling.compiler import Compiled, Compiler, StaticProfile, authored_kernels, with_compiled
 from kopt_mcp.profiling.cpu import perf_rung, vectorization
 from kopt_mcp.profiling.nvidia import ncu_rung
-from kopt_mcp.profiling.process import launch as launch_process
-from kopt_mcp.profiling.process import read_answer, scratch, told_number
-from kopt_mcp.profiling.request import Launch, Request, Tools, artifacts_folder, from_timing
+from kopt_mcp.profiling.request import Request, Tools, artifacts_folder, from_timing
 from kopt_mcp.source import is_triton
 from kopt_mcp.static import static_profile
 from kopt_mcp.watch import Watch

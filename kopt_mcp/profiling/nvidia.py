@@ -11,9 +11,10 @@ from kopt_mcp.errors import ToolUnavailable
 from kopt_mcp.models import Profile
 from kopt_mcp.platforms import ncu, profilers
 from kopt_mcp.platforms.host import Ran
+from kopt_mcp.platforms.launching import read_text, scratch
 from kopt_mcp.platforms.ncu_report import parse
 from kopt_mcp.platforms.reports import Failure
-from kopt_mcp.profiling.process import read_answer, read_text, scratch, told_text
+from kopt_mcp.profiling.answer import read_answer, told_text
 from kopt_mcp.profiling.request import Request, Tools
 
 LOG = "ncu.csv"

@@ -6,22 +6,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kopt_mcp.errors import WorkspaceFailed
 from kopt_mcp.evaluator.records import Job, Timing, WorkloadInfo
 from kopt_mcp.evaluator.target_job import TargetJob
 from kopt_mcp.models import Device, Profile, Rung
-from kopt_mcp.platforms.host import Host, Ran
+from kopt_mcp.platforms.host import Host
+from kopt_mcp.platforms.launching import Launch
 from kopt_mcp.platforms.reports import Launched, assemble
 from kopt_mcp.profiling.access import CounterAccess
 from kopt_mcp.watch import Watch
-
-
-class Launch(Protocol):
-    """Runs a program in a folder of its own, to its end or to its timeout; raises only `Cancelled`."""
-
-    def __call__(self, argv: Sequence[str], *, folder: Path, timeout_s: float, watch: Watch) -> Ran: ...
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from kopt_mcp.evaluator.records import Job, WorkloadInfo
 from kopt_mcp.evaluator.target_job import TargetJob
 from kopt_mcp.models import Device, SanitizerRun
 from kopt_mcp.platforms.host import Host, Ran
+from kopt_mcp.platforms.launching import Launch, launch, read_text, scratch
 from kopt_mcp.platforms.profilers import compute_sanitizer
-from kopt_mcp.profiling.process import launch, read_answer, read_text, scratch, told_text
-from kopt_mcp.profiling.request import Launch
+from kopt_mcp.profiling.answer import read_answer, told_text
 from kopt_mcp.watch import Watch
 
 WORKLOADS = 2

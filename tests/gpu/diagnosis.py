@@ -32,9 +32,9 @@ from kopt_mcp.evaluator.client import Evaluator, LocalEvaluator, Watch  # noqa: 
 from kopt_mcp.evaluator.records import Job, WorkloadInfo  # noqa: E402
 from kopt_mcp.models import Device, Diagnosis, Profile  # noqa: E402
 from kopt_mcp.platforms import Host, detect_all, with_ceilings  # noqa: E402
+from kopt_mcp.platforms.launching import launch, scratch  # noqa: E402
 from kopt_mcp.platforms.profilers import ncu as find_ncu  # noqa: E402
 from kopt_mcp.profiling import Ladder  # noqa: E402
-from kopt_mcp.profiling.process import launch, scratch  # noqa: E402
 from kopt_mcp.profiling.request import Request  # noqa: E402
 
 KERNELS = HERE / "kernels"

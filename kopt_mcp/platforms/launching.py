@@ -1,21 +1,18 @@
-"""Starts what runs a candidate under a profiler: own process group and folder, small environment, killed on timeout."""
+"""Starts what runs a candidate or a compiler: own process group and folder, small environment, killed on timeout."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from kopt_mcp.errors import Cancelled
 from kopt_mcp.evaluator import sandbox
-from kopt_mcp.evaluator.target_job import ANSWER_FILE
 from kopt_mcp.platforms.host import Failure, Ran
 from kopt_mcp.watch import Watch
 
@@ -37,8 +34,16 @@ MOST_TEXT = 64 << 20
 """Bytes that are read of any one report."""
 
 
-def launch(argv: Sequence[str], *, folder: Path, timeout_s: float, watch: Watch) -> Ran:
-    """Run `argv` with `folder` as its working, home, temporary and cache folder; see `request.Launch`.
+class Launch(Protocol):
+    """Runs a program in a folder of its own, to its end or to its timeout; raises only `Cancelled`."""
+
+    def __call__(self, argv: Sequence[str], *, folder: Path, timeout_s: float, watch: Watch) -> Ran: ...
+
+
+def launch(
+    argv: Sequence[str], *, folder: Path, timeout_s: float, watch: Watch, env: Mapping[str, str] | None = None
+) -> Ran:
+    """Run `argv` with `folder` as its working, home, temporary and cache folder; see `Launch`.
 
     Raises:
         Cancelled: the watch was cancelled; everything that was started has been ended.
@@ -51,7 +56,7 @@ def launch(argv: Sequence[str], *, folder: Path, timeout_s: float, watch: Watch)
                 stdout=stdout,
                 stderr=stderr,
                 cwd=folder,
-                env=environment(folder),
+                env=environment(folder) if env is None else env,
                 start_new_session=True,
             )
         except OSError as error:
@@ -100,28 +105,6 @@ def read_text(path: Path) -> str:
     with contextlib.suppress(OSError), path.open("rb") as file:
         return file.read(MOST_TEXT).decode("utf-8", errors="replace")
     return ""
-
-
-def read_answer(folder: Path) -> dict[str, Any]:
-    """What the target told, empty where it told nothing. The candidate may have written it: check what is used."""
-    with contextlib.suppress(ValueError):
-        told = json.loads(read_text(folder / ANSWER_FILE))
-        return told if isinstance(told, dict) else {}
-    return {}
-
-
-def told_text(answer: dict[str, Any], name: str) -> str:
-    """A text that the target told, shortened; empty where it is none."""
-    value = answer.get(name)
-    return value[:600] if isinstance(value, str) else ""
-
-
-def told_number(answer: dict[str, Any], name: str) -> float | None:
-    """A positive number that the target told; None where it is none."""
-    value = answer.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if math.isfinite(value) and value > 0 else None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
