@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from kopt_mcp.evaluator.compare import BadReference, Expected, Verdict, expect, judge
-from kopt_mcp.evaluator.reference import judge_all
+from kopt_mcp.evaluator.inputs import draw
+from kopt_mcp.evaluator.reference import expected_outputs, judge_all
+from kopt_mcp.problem import Problem, Workload
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 LOWER = {torch.float64: torch.float32, torch.float32: torch.float16, torch.float16: torch.bfloat16}
@@ -69,6 +71,44 @@ def test_nan_never_passes_even_where_the_reference_rounds_to_nothing() -> None:
 def test_a_reference_that_is_nan_is_an_error_of_the_problem_and_no_wildcard() -> None:
     with pytest.raises(BadReference, match="not finite"):
         verdict(torch.zeros(3), torch.tensor([1.0, math.nan, 2.0], dtype=torch.float64))
+
+
+def test_an_output_may_overflow_only_where_the_reference_does_in_its_own_type() -> None:
+    ref = normal(64, 64).abs() + 1
+    low = ref.to(torch.float16)
+    low[3] = math.nan
+    low[5] = math.inf
+    assert verdict(low, ref, low).status == "PASSED", "the reference's own output"
+    assert verdict(ref.to(torch.float16), ref, low).status == "PASSED", "one that avoids it"
+    for row, value in ((4, math.nan), (4, math.inf), (3, 0.0)):
+        out = low.clone()
+        out[row] = value
+        assert verdict(out, ref, low).status == "INCORRECT_NUMERICAL"
+
+
+def test_a_plain_sum_of_values_in_order_is_right_and_one_in_tf32_is_not() -> None:
+    """A chain of float32 additions was refused on an H200, where the reference adds in another order."""
+    problem = Problem(
+        name="product",
+        reference=lambda a, b: (a.double() @ b.double()).to(a.dtype),
+        inputs=lambda make, m, n, k: (make.normal(m, k), make.normal(k, n)),
+        workloads=[Workload({"m": 67, "n": 131, "k": 127}, "float32")],
+        bytes="4 * (m * k + k * n + m * n)",
+        flops="2 * m * n * k",
+        bound="compute",
+        precision="ieee",
+        reduction="k",
+        scale=lambda a, b: (a.square() @ b.square()).sqrt(),
+    )
+    case = problem.case(problem.workloads[0])
+    a, b = draw(case.inputs, case.literals, 3, "cpu", "sorted").args
+    chain = torch.zeros(67, 131)
+    for k in range(127):
+        chain = (chain.double() + a[:, k : k + 1].double() * b[k : k + 1].double()).float()
+    expected = expected_outputs(problem, case, 3, "cpu", "sorted")
+    assert judge_all([chain], expected).status == "PASSED"
+    lower = [(t.view(torch.int32) & ~0x1FFF).view(torch.float32) for t in (a.contiguous(), b.contiguous())]
+    assert judge_all([lower[0] @ lower[1]], expected).status == "INCORRECT_NUMERICAL"
 
 
 def test_a_reference_beyond_the_types_range_is_an_error_of_the_problem() -> None:

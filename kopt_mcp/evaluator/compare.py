@@ -1,6 +1,6 @@
 """Decide whether an output is right, against a float64 reference and the rounding that the output's type forces.
 
-Three bounds, all of which must hold, each written so that NaN never passes:
+Three bounds, all of which must hold, each written so that NaN never passes, but where `ref_lp` itself is not finite:
 
 1. every element: |out - ref64| <= max(2 * max|ref_lp - ref64|, c*u*|ref64|, c*|ref64(x + dx) - ref64(x)|, R)
 2. all together, of 64 or more: rms(out - ref64) <= 2 * rms(ref_lp - ref64) + u/2 * rms(ref64) + the last two of 1
@@ -68,6 +68,8 @@ class Expected:
     dtype: torch.dtype
     error_lp: torch.Tensor
     """|ref_lp - ref64|, zero where ref_lp is not finite."""
+    overflown: torch.Tensor | None
+    """Where ref_lp is not finite although ref64 is: an output may be so too there, as the reference's own would be."""
     sensitivity: torch.Tensor
     """|ref64(x + dx) - ref64(x)|: what one rounding error in each input does to the output."""
     terms: torch.Tensor | None
@@ -99,17 +101,19 @@ def expect(
     """
     if not ref_lp.dtype.is_floating_point:
         none = torch.zeros_like(ref_lp)
-        return Expected(ref_lp, ref_lp.dtype, none, none, None, 0.0, factor, precision)
+        return Expected(ref_lp, ref_lp.dtype, none, None, none, None, 0.0, factor, precision)
     largest = float(torch.linalg.vector_norm(ref64, math.inf)) if ref64.numel() else 0.0
     if not math.isfinite(largest):
         raise BadReference("the float64 reference is not finite")
     if largest > torch.finfo(ref_lp.dtype).max:
         raise BadReference(f"the reference exceeds the range of {ref_lp.dtype}")
-    error_lp = (ref_lp.double() - ref64).abs_().nan_to_num_(0.0, 0.0)
+    error_lp = (ref_lp.double() - ref64).abs_()
+    overflown = None if error_lp.numel() == 0 or bool(error_lp.max().isfinite()) else ~error_lp.isfinite()
+    error_lp.nan_to_num_(0.0, 0.0)
     sensitivity = (perturbed - ref64).abs_().nan_to_num_(0.0, 0.0)
     if terms is not None:
         terms = terms.double().expand_as(ref64)
-    return Expected(ref64, ref_lp.dtype, error_lp, sensitivity, terms, length, factor, precision)
+    return Expected(ref64, ref_lp.dtype, error_lp, overflown, sensitivity, terms, length, factor, precision)
 
 
 def judge(out: torch.Tensor, expected: Expected) -> Verdict:
@@ -123,6 +127,8 @@ def judge(out: torch.Tensor, expected: Expected) -> Verdict:
     if expected.exact:
         return _judge_exact(out, expected.ref64)
     error = (out.double() - expected.ref64).abs()
+    if expected.overflown is not None:
+        error.masked_fill_(expected.overflown & ~out.isfinite(), 0.0)
     largest, relative = float(error.max()), float((error / (expected.ref64.abs() + _NEARLY_ZERO)).max())
     return replace(_judge_float(out, error, expected), max_abs_error=largest, max_rel_error=relative)
 
