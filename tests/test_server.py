@@ -248,7 +248,20 @@ async def test_wrong_types_and_missing_arguments_are_each_named(project: Project
         text = await refusal(client, "apply_patch", experiment="softmax-1", tier=9)
     assert text == (
         "apply_patch: tier is 9; input should be less than or equal to 5; correct it. "
-        "apply_patch needs the argument 'hypothesis'; it was not given; call it again with it."
+        "apply_patch needs 'hypothesis'; not given; call it again with all of them; it takes experiment, tier, "
+        "hypothesis, edits, diff, content, working_copy, idea, because."
+    )
+
+
+async def test_an_edit_in_the_words_of_another_tool_is_told_its_own(project: Project) -> None:
+    edits = [{"old_string": "a", "new_string": "b"}]
+    async with client_of(project) as client:
+        text = await refusal(client, "apply_patch", experiment="s-1", tier=1, hypothesis="x", edits=edits)
+    assert text == (
+        "apply_patch: edits[0] has no argument 'old_string'; it has search, replace. "
+        "apply_patch: edits[0] has no argument 'new_string'; it has search, replace. "
+        "apply_patch: edits[0] needs 'search' and 'replace'; not given; call it again with all of them; it takes "
+        "search, replace."
     )
 
 

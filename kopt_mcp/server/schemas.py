@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from mcp.server.mcpserver.tools import Tool
@@ -25,7 +26,7 @@ class StrictTool(Tool):
         try:
             self.fn_metadata.validate_arguments(arguments)
         except ValidationError as error:
-            return failure("InputRefused", _explain(self.name, error, list(self.parameters["properties"])))
+            return failure("InputRefused", _explain(self.name, error, self.parameters))
         return await super().run(arguments, context, convert_result)
 
     def tighten(self) -> None:
@@ -73,20 +74,42 @@ def _kind(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object" if "$ref" in schema else schema["type"]}
 
 
-def _explain(tool: str, error: ValidationError, known: list[str]) -> str:
-    """One sentence a problem: what, why, and what there is instead."""
-    sentences = []
+def _explain(tool: str, error: ValidationError, schema: dict[str, Any]) -> str:
+    """A sentence a problem: what, why, and what there is instead; what is missing at one place is named together."""
+    sentences: list[str] = []
+    absent: dict[tuple[int | str, ...], list[str]] = {}
     for problem in error.errors(include_url=False, include_context=False):
-        where = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(where, known, n=1)
+        *place, name = problem["loc"]
+        if problem["type"] == "missing":
+            absent.setdefault(tuple(place), []).append(repr(name))
+        elif problem["type"] == "extra_forbidden":
+            known = _fields(schema, place)
+            near = difflib.get_close_matches(str(name), known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}."
-            sentences.append(f"{tool} has no argument {where!r}; {hint}")
-        elif problem["type"] == "missing":
-            sentences.append(f"{tool} needs the argument {where!r}; it was not given; call it again with it.")
+            sentences.append(f"{_at(tool, place)} has no argument {str(name)!r}; {hint}")
         else:
             given = json.dumps(problem["input"], default=str)[:120]
-            sentences.append(
-                f"{tool}: {where} is {given}; {problem['msg'][0].lower()}{problem['msg'][1:]}; correct it."
-            )
+            message = problem["msg"][0].lower() + problem["msg"][1:]
+            sentences.append(f"{tool}: {_path(problem['loc'])} is {given}; {message}; correct it.")
+    for where, names in absent.items():
+        sentences.append(
+            f"{_at(tool, where)} needs {' and '.join(names)}; not given; call it again with all of them; it takes "
+            f"{', '.join(_fields(schema, where))}."
+        )
     return " ".join(sentences)
+
+
+def _at(tool: str, place: Sequence[int | str]) -> str:
+    return f"{tool}: {_path(place)}" if place else tool
+
+
+def _path(place: Sequence[int | str]) -> str:
+    """Where in the arguments, as one would write it: edits[0].search."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+
+
+def _fields(schema: dict[str, Any], place: Sequence[int | str]) -> list[str]:
+    """The arguments there are at a place of the input schema."""
+    for part in place:
+        schema = schema["items"] if isinstance(part, int) else schema["properties"][part]
+    return list(schema["properties"])

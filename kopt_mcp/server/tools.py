@@ -149,7 +149,7 @@ class Tools:
         experiment: Experiment,
         tier: Annotated[int, Field(ge=1, le=5, description="Tier of the idea, as diagnose lists them.")],
         hypothesis: Annotated[
-            str, Field(min_length=1, max_length=500, description="One sentence: what changes and why it should gain.")
+            str, Field(min_length=1, max_length=300, description="One sentence: what changes and why it should gain.")
         ],
         edits: Annotated[
             list[Edit] | None, Field(description="Exact search/replace pairs, each matching exactly once.")
