@@ -43,7 +43,7 @@ _EARLY_BLOCKS, _EARLY_FACTOR = 3, 10
 _CHECKED_SHARE, _CHEAP_BYTES, _CHEAP_SHARE = 0.1, 16 << 20, 0.5
 """Share of the candidate's visits of which one output is compared, and of those with small outputs; besides its first
 and last call, and one visit of the first blocks."""
-_HARD = ("large", "mixed", "outlier")
+_HARD = ("large", "mixed", "outlier", "shifted")
 """Distributions on which a short cut shows."""
 _SURE = 0.99
 """Level of the interval that must lie beyond the bar before the last block."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import time
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from kopt_mcp.evaluator import native, sandbox
 from kopt_mcp.evaluator.channel import Channel
 from kopt_mcp.evaluator.inputs import Guarded, draw
 from kopt_mcp.evaluator.loading import imported
-from kopt_mcp.evaluator.operators import computing, kernel_rows
+from kopt_mcp.evaluator.operators import computing, dispatched, kernel_rows
 from kopt_mcp.evaluator.outbox import COUNT, FAILED, TOKEN_BYTES, Outbox, dtype_name, view, where
 from kopt_mcp.evaluator.timing import EventClock, WallClock, clock_for
 from kopt_mcp.evaluator.watching import (
@@ -37,7 +36,13 @@ from kopt_mcp.problem import Spec
 
 
 class Candidate:
-    """A candidate and the workload it is called on."""
+    """A candidate and the workload it is called on; in slots, so that the harness can watch over them, see `seals`."""
+
+    __slots__ = (
+        *("_arguments", "_cache_bytes", "_call_native", "_function", "_inputs", "_kept", "_laid", "_literals"),
+        *("_made_clock", "_mutates", "_operators", "_outbox", "_outputs", "_params", "_previous", "_scratch"),
+        *("_shared", "device"),
+    )
 
     def __init__(self, device: str, cache_bytes: int, shared: mmap.mmap) -> None:
         self.device = device
@@ -55,11 +60,15 @@ class Candidate:
         self._previous: list[Guarded] = []
         self._laid: list[Any] = []
         self._function: Callable[..., Any]
+        self._made_clock: WallClock | EventClock | None = None
+        self._operators = dispatched()
 
-    @cached_property
-    def _clock(self) -> WallClock | EventClock:
-        """Its cache-sized buffer is not needed where the harness holds the clock."""
-        return clock_for(self.device, self._cache_bytes)
+    @property
+    def clock(self) -> WallClock | EventClock:
+        """Made when it is needed: its cache-sized buffer is not where the harness holds the clock."""
+        if self._made_clock is None:
+            self._made_clock = clock_for(self.device, self._cache_bytes)
+        return self._made_clock
 
     def prime(self) -> None:
         """Make a GPU load what drawing, keeping and fingerprinting need, so that no first call pays for it."""
@@ -68,7 +77,7 @@ class Candidate:
         kept = [t.clone() for t in values.tensors()]
         same_bits(kept[0], values.tensors()[0])
         fingerprint(kept)
-        self._clock.sample(lambda: None, 10.0, warm=False)
+        self.clock.sample(lambda: None, 10.0, warm=False)
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import or build the candidate, which may compute for `cpu_s` seconds in all."""
@@ -125,7 +134,7 @@ class Candidate:
         watched = [t for i, t in enumerate(inputs.args) if isinstance(t, torch.Tensor) and i not in free]
         before, state = sums(watched), global_state()
         args = inputs.args
-        kept, sample = self._clock.sample(
+        kept, sample = self.clock.sample(
             lambda: self._function(*args),
             message["spin_us"],
             message["warm"],
@@ -146,7 +155,7 @@ class Candidate:
     def settle(self, message: dict[str, Any]) -> dict[str, Any]:
         """A call that does not count: the first one after a switch of processes pays for the switch."""
         args = (self._previous[-1] if self._previous else self._draw(message)).args
-        self._clock.sample(lambda: self._function(*args), message["spin_us"], warm=True)
+        self.clock.sample(lambda: self._function(*args), message["spin_us"], warm=True)
         return {}
 
     def warm(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +163,7 @@ class Candidate:
         args = self._draw(message).args
         times = []
         for _ in range(message["count"] + 1):
-            _, sample = self._clock.sample(lambda: self._function(*args), message["spin_us"], warm=True)
+            _, sample = self.clock.sample(lambda: self._function(*args), message["spin_us"], warm=True)
             times.append(sample.us)
         return {"us": times[1:]}
 
@@ -163,8 +172,10 @@ class Candidate:
         return {"outputs": self._outbox.put(self._kept[message["seed"]])}
 
     def forget(self, _: dict[str, Any]) -> dict[str, Any]:
-        """Drop the kept outputs."""
+        """Drop the kept outputs. Every visit ends with this, and no candidate is called in it."""
         self._kept.clear()
+        if self.device != "cpu" and dispatched() != self._operators:
+            raise Structure("CHEATED", "it put code of its own into torch's operators, with which calls are timed")
         return {}
 
     def lay(self, message: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,8 @@ class ChannelTimeout(Exception):
 class Channel:
     """One end of a connection. `nonce` and the running number are checked on what is received, if given."""
 
+    __slots__ = ("_nonce", "_received", "_sent", "_sock")
+
     def __init__(self, sock: socket.socket, nonce: str = "") -> None:
         self._sock = sock
         self._nonce = nonce

@@ -15,6 +15,12 @@ _NO_WORK = frozenset(
 )
 """Operators that allocate, move or look at data, and compute nothing."""
 _MOST_KERNELS = 40
+_TIMED_WITH = ("sum", "sum.dim_IntList", "copy_", "clone", "detach", "view", "as_strided", "randn", "normal_")
+"""Operators that a runner draws, evicts and keeps with."""
+_ON_A_GPU = ("CUDA:", "HIP:", "AutogradCUDA:", "ADInplaceOrView:", "BackendSelect:", "Python:", "PythonDispatcher:")
+"""Of the table in which torch finds an operator's code, the lines that a call on a GPU goes by."""
+_table = torch._C._dispatch_dump_table
+_modes = (torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack)
 
 
 def computing(call: Callable[[], Any]) -> set[str]:
@@ -48,6 +54,12 @@ def _is_composite(schema: Any) -> bool:
         return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"))
     except RuntimeError:  # a schema of TorchScript alone
         return False
+
+
+def dispatched() -> tuple[int | str, ...]:
+    """Where the code of our own operators comes from, and how many of torch's modes stand before it."""
+    lines = (line for name in _TIMED_WITH for line in _table(f"aten::{name}").splitlines())
+    return (*(count() for count in _modes), *(line for line in lines if line.startswith(_ON_A_GPU)))
 
 
 def kernel_rows(session: Any, on_gpu: bool) -> list[dict[str, Any]]:

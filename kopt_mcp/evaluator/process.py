@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from random import SystemRandom
 from typing import Any
 
 import torch
@@ -25,6 +27,9 @@ from kopt_mcp.problem import Case, Problem, Spec
 
 _LAST_MOMENTS_S = 2.0
 """Longest time between the end of its channel and that of a process, which says how it ended."""
+_LOOKED_AT_SHARE, _SAMPLE_S = 0.25, 0.001
+"""Of timed calls on a GPU, how many are looked into while they run, and about how long one takes."""
+_RANDOM = SystemRandom()
 _LIFE = 10
 """How many times the longest allowed call a process may compute in all."""
 
@@ -145,7 +150,16 @@ class CandidateProcess:
             self._place.turn.share(runner.pid)
         with self.faults(op):
             runner.channel.send({"op": op, **fields})
+        if runner.seals is not None and self._to_be_looked_at(op):
+            runner.seals.require_unbroken()
         return self.answer(op)
+
+    def _to_be_looked_at(self, op: str) -> bool:
+        """Whether the evaluator's code in the runner is looked at now; of a timed call, at some moment within it."""
+        if op == "sample" and _RANDOM.random() < _LOOKED_AT_SHARE:
+            time.sleep(_RANDOM.random() * _SAMPLE_S)
+            return True
+        return op in ("forget", "bye", "operators")
 
     def answer(self, op: str) -> dict[str, Any]:
         """The next answer, which must be to `op`.

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator import native
+from kopt_mcp.evaluator import native, seals
 from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed
 from kopt_mcp.evaluator.watching import Structure, keep_the_heap
@@ -25,8 +25,8 @@ from kopt_mcp.evaluator.watching import Structure, keep_the_heap
 def serve(channel: Channel, shared_fd: int, isolation: dict[str, str], job: dict[str, Any]) -> None:
     """Answer the harness until it closes the channel. Each message is answered once, `lay` a second time when called.
 
-    `job` holds `device`, `index`, `cache_bytes` and `shared_bytes`. A GPU is made ready before the first word: what
-    takes long and needs no candidate may then be done ahead of time.
+    `job` holds `device`, `index`, `cache_bytes`, `shared_bytes` and perhaps `sealed`. A GPU is made ready before the
+    first word: what takes long and needs no candidate may then be done ahead of time.
     """
     keep_the_heap()
     made: list[Candidate] = []
@@ -37,7 +37,12 @@ def serve(channel: Channel, shared_fd: int, isolation: dict[str, str], job: dict
         made.append(Candidate(job["device"], job["cache_bytes"], mmap.mmap(shared_fd, job["shared_bytes"])))
         if job["device"] != "cpu":
             made[0].prime()
-        return {"isolation": isolation}
+        if not job.get("sealed"):
+            return {"isolation": isolation, "seals": []}
+        try:
+            return {"isolation": isolation, "seals": seals.of_runner(made, channel, made[0].clock)}
+        except seals.Unsealable as error:
+            return {"isolation": {**isolation, "seals": f"off: {error}"}, "seals": []}
 
     channel.send({"op": "ready", **_tried("ready", begin, job)})
     while True:

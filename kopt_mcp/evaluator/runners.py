@@ -20,6 +20,7 @@ from kopt_mcp.evaluator.caches import Caches, copied
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed, ChannelForged, ChannelTimeout
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.on_device import Driver
+from kopt_mcp.evaluator.seals import Seal, Seals
 from kopt_mcp.evaluator.shared import SHARED_BYTES, SharedMemory
 from kopt_mcp.evaluator.turns import Turn
 from kopt_mcp.evaluator.zygote import Zygote
@@ -54,6 +55,8 @@ class Place:
         """`seed_cache` is what every compile cache starts from: nothing of any candidate's. `index` is a GPU's."""
         self.zygote, self.folder, self.device, self.cache_bytes = zygote, folder, device, cache_bytes
         self.seed_cache, self.index = seed_cache, index
+        self.sealed = device != "cpu"
+        """Whether the evaluator's code in a runner is watched: where the harness does not hold the clock itself."""
         self.turn = Turn(zygote.pid)
         self.driver: Driver | None = None
         """Where outputs may stay on the GPU until they are read: what reads them."""
@@ -66,6 +69,7 @@ class Runner:
 
     def __init__(self, place: Place) -> None:
         self.isolation: dict[str, str] = {}
+        self.seals: Seals | None = None
         self._place = place
         self.folder = Path(tempfile.mkdtemp(prefix="run-", dir=place.folder))
         self.cache = self.folder / "cache"
@@ -90,7 +94,8 @@ class Runner:
             Fault: it is not.
         """
         try:
-            self.isolation = checked("ready", self.channel.receive(_READY_S))["isolation"]
+            answer = checked("ready", self.channel.receive(_READY_S))
+            self.isolation = answer["isolation"]
         except Fault:
             self.reap(0.0)
             raise
@@ -102,7 +107,18 @@ class Runner:
         self._place.turn.ready(self.pid)
         if self.hidden:
             self.main_pid = [*sandbox.descendants(self.pid), self.pid][1]
+        self._seal([Seal(*seal) for seal in answer.get("seals", [])])
         return self
+
+    def _seal(self, seals: list[Seal]) -> None:
+        """Note what is in its memory now, before it knows any candidate."""
+        if not seals:
+            return
+        try:
+            self.seals = Seals(self.main_pid, seals)
+            self.isolation["seals"] = "on"
+        except OSError as error:
+            self.isolation["seals"] = f"off: {os.strerror(error.errno or 0)}"
 
     @property
     def hidden(self) -> bool:
@@ -162,6 +178,7 @@ class Runner:
             "index": self._place.index,
             "cache_bytes": self._place.cache_bytes,
             "shared_bytes": SHARED_BYTES,
+            "sealed": self._place.sealed,
             "hide_processes": self._place.device == "cpu",  # the CUDA driver finds itself in /proc by its number
             "cpu_s": _MOST_CPU_S,
             "readable": sandbox.interpreter_folders(),

@@ -56,6 +56,7 @@ class Sample:
 class WallClock:
     """Time on a CPU."""
 
+    __slots__ = ("_buffer",)
     method = "wall"
     empty_us = 0.0
     """What an empty measurement reads."""
@@ -84,6 +85,7 @@ class WallClock:
 class EventClock:
     """Time on a CUDA or HIP device."""
 
+    __slots__ = ("_buffer", "_driver", "_event", "_sleep", "_sync")
     method = "cuda_events"
 
     def __init__(self, cache_bytes: int) -> None:
@@ -108,10 +110,11 @@ class EventClock:
         the whole result, right behind the second. Work that another stream does too early or too late shows there.
         """
         start, end = self._event(enable_timing=True), self._event(enable_timing=True)
+        cycles = int(spin_us * _MHZ)
         self._sync()
         if not warm:
             self._evict()
-        self._sleep(int(spin_us * _MHZ))
+        self._sleep(cycles)
         before()
         start.record()
         begin = _clock()
