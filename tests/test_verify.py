@@ -153,6 +153,22 @@ def test_a_team_makes_every_check_once_and_adds_up_what_it_finds(place: Place) -
     assert [member.close() for member in members] == ["", ""]
 
 
+def test_small_pieces_are_taken_while_one_that_fills_the_memory_is_worked_on() -> None:
+    cases = sorted((PROBLEM.case(w) for w in PROBLEM.for_device("cpu")), key=lambda case: case.bytes)
+    pieces = [(case.workload, [Check(case, 1, 0xFF)]) for case in cases]
+    work = verify._Work(pieces, cases[-3].bytes, lambda fraction, text: None)
+    names = [case.workload.name for case in cases]
+    taken = [work.next(last=last) for last in (True, True, False)]
+    assert [piece and piece[0].name for piece in taken] == [names[-1], names[0], names[1]]
+    assert taken[0] is not None
+    work.done(taken[0], verify.WorkloadResult(names[-1], "PASSED"))
+    piece = work.next(last=True)
+    assert piece is not None
+    assert piece[0].name == names[-2]
+    work.done(piece, None)
+    assert work.next(last=False) is None, "after a fault of our own nobody waits"
+
+
 def test_a_team_stops_at_what_is_wrong_and_says_it_last(place: Place) -> None:
     groups = planning.plan(PROBLEM, PROBLEM.for_device("cpu"), "cpu")
     members = team(place, SOFTMAX.format("if x.shape[1] == 300: raise KeyError('k')\n    "), 2)

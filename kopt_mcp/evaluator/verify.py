@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 from collections import deque
@@ -22,22 +21,22 @@ from kopt_mcp.problem import Problem, Workload
 
 
 def verify(
-    team: list[CandidateProcess], problem: Problem, groups: list[tuple[Workload, list[Check]]], device: str, said: Said
+    team: list[CandidateProcess], problem: Problem, groups: list[Piece], device: str, said: Said
 ) -> list[WorkloadResult]:
     """Run the checks; none is begun once a workload is wrong, which is then the last one of the results.
 
     Several processes of the candidate share the work: on a GPU most of the time goes into compiling for each shape.
     """
-    work = _Work(groups if len(team) == 1 else _pieces(groups), said)
-
     largest = math.inf if device == "cpu" else torch.cuda.mem_get_info()[1] * _SHARE
-    one_at_a_time = threading.Lock()
+    work = _Work(groups if len(team) == 1 else _pieces(groups), largest, said)
 
     def take_part(process: CandidateProcess) -> None:
-        for workload, checks in iter(work.next, None):
-            large = max((c.case.bytes for c in checks), default=0.0) > largest
-            with one_at_a_time if large else contextlib.nullcontext():
-                work.done(_verify_workload(process, problem, workload, checks, device))
+        while (piece := work.next(last=process is not team[0])) is not None:
+            result = None
+            try:
+                result = _verify_workload(process, problem, *piece, device)
+            finally:
+                work.done(piece, result)
 
     if len(team) == 1:
         take_part(team[0])
@@ -55,26 +54,49 @@ def _use(gpu: int | None) -> None:
         torch.cuda.set_device(gpu)
 
 
+Piece = tuple[Workload, list[Check]]
+
+
 class _Work:
-    """What is still to be checked, and what came out so far."""
+    """What is still to be checked, ordered by size, and what came out so far."""
 
-    def __init__(self, pieces: list[tuple[Workload, list[Check]]], said: Said) -> None:
+    def __init__(self, pieces: list[Piece], largest: float, said: Said) -> None:
         self._pieces, self._said, self._count = deque(pieces), said, len(pieces)
+        self._largest = largest
         self._found: list[WorkloadResult] = []
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._one_is_large = False
 
-    def next(self) -> tuple[Workload, list[Check]] | None:
-        """The next piece; None when there is none, or something is wrong already."""
-        with self._lock:
-            if not self._pieces or any(r.status != "PASSED" for r in self._found):
-                return None
-            self._said(1 - len(self._pieces) / self._count, f"checking {self._pieces[0][0].name}")
-            return self._pieces.popleft()
+    def next(self, last: bool) -> Piece | None:
+        """The first piece or the last; None when there is none, or something is wrong already.
 
-    def done(self, result: WorkloadResult) -> None:
-        """Add what a piece's checks found."""
-        with self._lock:
-            self._found.append(result)
+        What is wrong mostly shows at the small ones; the large ones take longest, and one that is left for the end
+        would have all others wait. No two of those that fill the memory are handed out at a time.
+        """
+        with self._changed:
+            while self._pieces and all(r.status == "PASSED" for r in self._found):
+                at = -1 if last and not (self._one_is_large and self._large(self._pieces[-1])) else 0
+                piece = self._pieces[at]
+                if not (self._one_is_large and self._large(piece)):
+                    del self._pieces[at]
+                    self._one_is_large = self._one_is_large or self._large(piece)
+                    self._said(1 - (len(self._pieces) + 1) / self._count, f"checking {piece[0].name}")
+                    return piece
+                self._changed.wait()
+            return None
+
+    def done(self, piece: Piece, result: WorkloadResult | None) -> None:
+        """Add what a piece's checks found; after None, which is a fault of our own, there is no more to do."""
+        with self._changed:
+            if result is None:
+                self._pieces.clear()
+            else:
+                self._found.append(result)
+            self._one_is_large = self._one_is_large and not self._large(piece)
+            self._changed.notify_all()
+
+    def _large(self, piece: Piece) -> bool:
+        return _bytes(piece[1]) > self._largest
 
     def results(self, order: list[Workload]) -> list[WorkloadResult]:
         """By workload, up to the first that is wrong."""
@@ -92,13 +114,18 @@ class _Work:
         return results
 
 
-def _pieces(groups: list[tuple[Workload, list[Check]]]) -> list[tuple[Workload, list[Check]]]:
-    """The groups in smaller pieces: each generated shape, for which there is more to compile, by itself."""
-    pieces: list[tuple[Workload, list[Check]]] = []
+def _bytes(checks: list[Check]) -> float:
+    """Of the largest call."""
+    return max((check.case.bytes for check in checks), default=0.0)
+
+
+def _pieces(groups: list[Piece]) -> list[Piece]:
+    """The groups in smaller pieces, by size: each generated shape, for which there is more to compile, by itself."""
+    pieces: list[Piece] = []
     for workload, checks in groups:
         pieces.append((workload, [c for c in checks if not c.generated]))
         pieces += [(workload, [c]) for c in checks if c.generated]
-    return pieces
+    return sorted(pieces, key=lambda piece: _bytes(piece[1]))
 
 
 def library_work(process: CandidateProcess, results: list[WorkloadResult]) -> str:
