@@ -85,7 +85,7 @@ def fused_mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch
     hidden = torch.empty((tokens, inter), dtype=x.dtype, device=x.device)
     out = torch.empty((tokens, width), dtype=x.dtype, device=x.device)
     block_m, block_n, block_k, warps, stages = _tile(tokens, x.element_size())
-    precision = "tf32x3" if x.dtype == torch.float32 else "ieee"
+    precision = "tf32x3" if x.dtype == torch.float32 and min(width, inter) >= 16 else "ieee"
     blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "num_warps": warps, "num_stages": stages}
     _gate_up_kernel[(triton.cdiv(tokens, block_m), triton.cdiv(inter, block_n))](
         x,

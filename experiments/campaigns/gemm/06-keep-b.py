@@ -79,7 +79,7 @@ def gemm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         BLOCK_K=block_k,
         GROUP=8,
         EVEN_K=k % block_k == 0,
-        PRECISION="tf32x3" if a.dtype == torch.float32 else "ieee",
+        PRECISION="tf32x3" if a.dtype == torch.float32 and k >= 16 else "ieee",
         num_warps=warps,
         num_stages=stages,
     )

@@ -12,7 +12,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 GLUON_TYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
@@ -61,6 +62,60 @@ def _gemm_kernel(
 
     mask = (rows[:, None] < m) & (cols[None, :] < n)
     tl.store(c_ptr + rows[:, None] * c_stride + cols[None, :], total.to(c_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _gemm_tma_kernel(
+    a_desc,
+    b_desc,
+    c_desc,
+    m,
+    n,
+    k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    tiles_m = tl.cdiv(m, BLOCK_M)
+    tiles_n = tl.cdiv(n, BLOCK_N)
+    group = tl.program_id(0) // (GROUP * tiles_n)
+    inside = tl.program_id(0) % (GROUP * tiles_n)
+    height = tl.minimum(tiles_m - group * GROUP, GROUP)
+    row = (group * GROUP + inside % height) * BLOCK_M
+    col = (inside // height) * BLOCK_N
+    total = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
+    for start in range(0, k, BLOCK_K):
+        a = a_desc.load([row, start])
+        b = b_desc.load([start, col])
+        total = tl.dot(a, b, total)
+    c_desc.store([row, col], total.to(c_desc.dtype))
+
+
+def _has_tma(*tensors: torch.Tensor) -> bool:
+    """Whether the device has a copy engine for tiles, and it can describe these matrices."""
+    if torch.version.hip or not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
+        return False
+    return all(t.stride(0) * t.element_size() % 16 == 0 and t.data_ptr() % 16 == 0 for t in tensors)
+
+
+def _gemm_tma(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+    (m, k), n = a.shape, b.shape[1]
+    block_m, block_n, block_k = 128, 256, 64
+    _gemm_tma_kernel[(triton.cdiv(m, block_m) * triton.cdiv(n, block_n),)](
+        TensorDescriptor.from_tensor(a, [block_m, block_k]),
+        TensorDescriptor.from_tensor(b, [block_k, block_n]),
+        TensorDescriptor.from_tensor(c, [block_m, block_n]),
+        m,
+        n,
+        k,
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+        BLOCK_K=block_k,
+        GROUP=8,
+        num_warps=8,
+        num_stages=3,
+    )
 
 
 @gluon.jit
@@ -180,34 +235,27 @@ def _gemm_ws_kernel(a_desc, b_desc, c_desc, m, n, k, STAGES: gl.constexpr, GROUP
     )
 
 
-def _descriptor(tensor: torch.Tensor, rows: int, cols: int) -> TensorDescriptor:
+def _descriptor(tensor: torch.Tensor, rows: int, cols: int) -> GluonDescriptor:
     layout = gl.NVMMASharedLayout.get_default_for([rows, cols], GLUON_TYPES[tensor.dtype])
-    return TensorDescriptor.from_tensor(tensor, [rows, cols], layout)
+    return GluonDescriptor.from_tensor(tensor, [rows, cols], layout)
 
 
-def _has_hopper(*tensors: torch.Tensor) -> bool:
-    """Whether the device has warp-group products, and a copy engine that can describe these matrices."""
-    if torch.version.hip or not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
-        return False
-    if not triton.__version__.startswith("3.6."):  # Gluon's names change with the version
-        return False
-    return all(t.stride(0) * t.element_size() % 16 == 0 and t.data_ptr() % 16 == 0 for t in tensors)
+def _has_warp_groups() -> bool:
+    """Whether the device has warp-group products, and this Triton the names by which Gluon asks for them."""
+    hopper = torch.cuda.get_device_capability()[0] == 9
+    return hopper and triton.__version__.startswith("3.6.")  # Gluon's names change with the version
 
 
-def _gemm_specialised(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+def _gemm_specialised(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, programs: int) -> None:
     (m, k), n = a.shape, b.shape[1]
-    tiles = triton.cdiv(m, 128) * triton.cdiv(n, 256)
-    processors = torch.cuda.get_device_properties(a.device).multi_processor_count
-    # Where another tile follows, results leave whole while it is multiplied; a single one gains more by a fourth stage.
-    stages, width = (4, 128) if tiles <= processors else (3, 256)
-    _gemm_ws_kernel[(min(tiles, processors),)](
+    _gemm_ws_kernel[(programs,)](
         _descriptor(a, 128, 64),
         _descriptor(b, 64, 256),
-        _descriptor(c, 64, width),
+        _descriptor(c, 64, 256),
         m,
         n,
         k,
-        STAGES=stages,
+        STAGES=3,
         GROUP=8,
         num_warps=4,
     )
@@ -227,8 +275,13 @@ def gemm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     m, k = a.shape
     n = b.shape[1]
     c = torch.empty((m, n), dtype=a.dtype, device=a.device)
-    if a.element_size() == 2 and m >= 128 and _has_hopper(a, b, c):
-        _gemm_specialised(a, b, c)
+    if a.element_size() == 2 and m >= 128 and _has_tma(a, b, c):
+        tiles = triton.cdiv(m, 128) * triton.cdiv(n, 256)
+        processors = torch.cuda.get_device_properties(a.device).multi_processor_count
+        if tiles > processors and _has_warp_groups():
+            _gemm_specialised(a, b, c, processors)
+        else:
+            _gemm_tma(a, b, c)
         return c
     block_m, block_n, block_k, warps, stages = _tile(m, a.element_size())
     _gemm_kernel[(triton.cdiv(m, block_m) * triton.cdiv(n, block_n),)](
@@ -246,7 +299,7 @@ def gemm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         BLOCK_K=block_k,
         GROUP=8,
         EVEN_K=k % block_k == 0,
-        PRECISION="tf32x3" if a.dtype == torch.float32 else "ieee",
+        PRECISION="tf32x3" if a.dtype == torch.float32 and k >= 16 else "ieee",
         num_warps=warps,
         num_stages=stages,
     )

@@ -16,6 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 GLUON_TYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
@@ -46,7 +47,10 @@ def _gate_up_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    if EARLY:
+        gdc_launch_dependents()
     row, col = _tile_place(tl.cdiv(tokens, BLOCK_M), tl.cdiv(inter, BLOCK_N), GROUP)
     rows = (row * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     cols = (col * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
@@ -88,6 +92,7 @@ def _down_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     row, col = _tile_place(tl.cdiv(tokens, BLOCK_M), tl.cdiv(width, BLOCK_N), GROUP)
     rows = (row * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -96,6 +101,8 @@ def _down_kernel(
     ks = tl.arange(0, BLOCK_K)
     hidden_at = hidden_ptr + (rows % tokens)[:, None] * inter + ks[None, :]
     down_at = down_ptr + (cols % width)[:, None] * down_stride + ks[None, :]
+    if EARLY:  # started beside the first kernel, whose hidden values are there from here on
+        gdc_wait()
     for start in range(0, inter, BLOCK_K):
         k_mask = (start + ks < inter)[None, :]
         hidden = tl.load(hidden_at, mask=k_mask, other=0.0)
@@ -313,7 +320,8 @@ def fused_mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch
         _product(x, gate, up, hidden, True)
         _product(hidden, down, down, out, False)
         return out
-    precision = "tf32x3" if x.dtype == torch.float32 else "ieee"
+    precision = "tf32x3" if x.dtype == torch.float32 and min(width, inter) >= 16 else "ieee"
+    early = _has_hopper()
     first, second = (_blocks(tokens, x.element_size(), is_second) for is_second in (False, True))
     _gate_up_kernel[(triton.cdiv(tokens, first["BLOCK_M"]) * triton.cdiv(inter, first["BLOCK_N"]),)](
         x,
@@ -327,9 +335,20 @@ def fused_mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch
         width,
         inter,
         PRECISION=precision,
+        EARLY=early,
         **first,
     )
     _down_kernel[(triton.cdiv(tokens, second["BLOCK_M"]) * triton.cdiv(width, second["BLOCK_N"]),)](
-        hidden, down, out, down.stride(0), tokens, width, inter, PRECISION=precision, **second
+        hidden,
+        down,
+        out,
+        down.stride(0),
+        tokens,
+        width,
+        inter,
+        PRECISION=precision,
+        EARLY=early,
+        **second,
+        **({"launch_pdl": True} if early else {}),
     )
     return out

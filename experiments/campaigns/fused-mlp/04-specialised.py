@@ -16,7 +16,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 GLUON_TYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
@@ -47,10 +46,7 @@ def _gate_up_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
-    if EARLY:
-        gdc_launch_dependents()
     row, col = _tile_place(tl.cdiv(tokens, BLOCK_M), tl.cdiv(inter, BLOCK_N), GROUP)
     rows = (row * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     cols = (col * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
@@ -92,7 +88,6 @@ def _down_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     row, col = _tile_place(tl.cdiv(tokens, BLOCK_M), tl.cdiv(width, BLOCK_N), GROUP)
     rows = (row * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -101,8 +96,6 @@ def _down_kernel(
     ks = tl.arange(0, BLOCK_K)
     hidden_at = hidden_ptr + (rows % tokens)[:, None] * inter + ks[None, :]
     down_at = down_ptr + (cols % width)[:, None] * down_stride + ks[None, :]
-    if EARLY:  # started beside the first kernel, whose hidden values are there from here on
-        gdc_wait()
     for start in range(0, inter, BLOCK_K):
         k_mask = (start + ks < inter)[None, :]
         hidden = tl.load(hidden_at, mask=k_mask, other=0.0)
@@ -293,21 +286,13 @@ def _product(x: torch.Tensor, left: torch.Tensor, right: torch.Tensor, out: torc
     )
 
 
-def _tile(tokens: int, itemsize: int, down: bool) -> tuple[int, int, int, int, int]:
-    """Rows, columns and depth of a tile, warps, stages, of the first kernel or of the second."""
+def _tile(tokens: int, itemsize: int) -> tuple[int, int, int, int, int]:
+    """Rows, columns and depth of a tile, warps, stages."""
     if tokens <= 16 and itemsize == 2:
-        if down:
-            return 16, 32, 512, 4, 3
         return 16, 32, 256, 4, 4
     if tokens >= 128 and itemsize == 2:
         return 128, 128, 64, 8, 3
     return (128, 64, 32, 8, 3) if tokens >= 128 else (64, 64, 32, 4, 2)
-
-
-def _blocks(tokens: int, itemsize: int, down: bool) -> dict[str, int]:
-    block_m, block_n, block_k, warps, stages = _tile(tokens, itemsize, down)
-    tile = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP": 8}
-    return {**tile, "num_warps": warps, "num_stages": stages}
 
 
 def fused_mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
@@ -320,10 +305,17 @@ def fused_mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch
         _product(x, gate, up, hidden, True)
         _product(hidden, down, down, out, False)
         return out
-    precision = "tf32x3" if x.dtype == torch.float32 else "ieee"
-    early = _has_hopper()
-    first, second = (_blocks(tokens, x.element_size(), is_second) for is_second in (False, True))
-    _gate_up_kernel[(triton.cdiv(tokens, first["BLOCK_M"]) * triton.cdiv(inter, first["BLOCK_N"]),)](
+    block_m, block_n, block_k, warps, stages = _tile(tokens, x.element_size())
+    precision = "tf32x3" if x.dtype == torch.float32 and min(width, inter) >= 16 else "ieee"
+    blocks = {
+        "BLOCK_M": block_m,
+        "BLOCK_N": block_n,
+        "BLOCK_K": block_k,
+        "GROUP": 8,
+        "num_warps": warps,
+        "num_stages": stages,
+    }
+    _gate_up_kernel[(triton.cdiv(tokens, block_m) * triton.cdiv(inter, block_n),)](
         x,
         gate,
         up,
@@ -335,20 +327,9 @@ def fused_mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch
         width,
         inter,
         PRECISION=precision,
-        EARLY=early,
-        **first,
+        **blocks,
     )
-    _down_kernel[(triton.cdiv(tokens, second["BLOCK_M"]) * triton.cdiv(width, second["BLOCK_N"]),)](
-        hidden,
-        down,
-        out,
-        down.stride(0),
-        tokens,
-        width,
-        inter,
-        PRECISION=precision,
-        EARLY=early,
-        **second,
-        **({"launch_pdl": True} if early else {}),
+    _down_kernel[(triton.cdiv(tokens, block_m) * triton.cdiv(width, block_n),)](
+        hidden, down, out, down.stride(0), tokens, width, inter, PRECISION=precision, **blocks
     )
     return out

@@ -286,13 +286,21 @@ def _product(x: torch.Tensor, left: torch.Tensor, right: torch.Tensor, out: torc
     )
 
 
-def _tile(tokens: int, itemsize: int) -> tuple[int, int, int, int, int]:
-    """Rows, columns and depth of a tile, warps, stages."""
+def _tile(tokens: int, itemsize: int, down: bool) -> tuple[int, int, int, int, int]:
+    """Rows, columns and depth of a tile, warps, stages, of the first kernel or of the second."""
     if tokens <= 16 and itemsize == 2:
+        if down:
+            return 16, 32, 512, 4, 3
         return 16, 32, 256, 4, 4
     if tokens >= 128 and itemsize == 2:
         return 128, 128, 64, 8, 3
     return (128, 64, 32, 8, 3) if tokens >= 128 else (64, 64, 32, 4, 2)
+
+
+def _blocks(tokens: int, itemsize: int, down: bool) -> dict[str, int]:
+    block_m, block_n, block_k, warps, stages = _tile(tokens, itemsize, down)
+    tile = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP": 8}
+    return {**tile, "num_warps": warps, "num_stages": stages}
 
 
 def fused_mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
@@ -305,17 +313,9 @@ def fused_mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch
         _product(x, gate, up, hidden, True)
         _product(hidden, down, down, out, False)
         return out
-    block_m, block_n, block_k, warps, stages = _tile(tokens, x.element_size())
-    precision = "tf32x3" if x.dtype == torch.float32 else "ieee"
-    blocks = {
-        "BLOCK_M": block_m,
-        "BLOCK_N": block_n,
-        "BLOCK_K": block_k,
-        "GROUP": 8,
-        "num_warps": warps,
-        "num_stages": stages,
-    }
-    _gate_up_kernel[(triton.cdiv(tokens, block_m) * triton.cdiv(inter, block_n),)](
+    precision = "tf32x3" if x.dtype == torch.float32 and min(width, inter) >= 16 else "ieee"
+    first, second = (_blocks(tokens, x.element_size(), is_second) for is_second in (False, True))
+    _gate_up_kernel[(triton.cdiv(tokens, first["BLOCK_M"]) * triton.cdiv(inter, first["BLOCK_N"]),)](
         x,
         gate,
         up,
@@ -327,9 +327,9 @@ def fused_mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch
         width,
         inter,
         PRECISION=precision,
-        **blocks,
+        **first,
     )
-    _down_kernel[(triton.cdiv(tokens, block_m) * triton.cdiv(width, block_n),)](
-        hidden, down, out, down.stride(0), tokens, width, inter, PRECISION=precision, **blocks
+    _down_kernel[(triton.cdiv(tokens, second["BLOCK_M"]) * triton.cdiv(width, second["BLOCK_N"]),)](
+        hidden, down, out, down.stride(0), tokens, width, inter, PRECISION=precision, **second
     )
     return out
