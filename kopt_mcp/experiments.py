@@ -17,7 +17,7 @@ from kopt_mcp.phases import Experiment, fold
 from kopt_mcp.workspace import Workspace
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
-OURS = {".lock", "candidates", "journal.jsonl", "problem.py"}
+OURS = {".lock", "candidates", "journal.jsonl", "problem", "problem.py"}
 VENDOR_WORDS = {"nvidia", "amd", "instinct", "geforce", "radeon", "tesla", "graphics", "accelerator", "r", "tm"}
 
 

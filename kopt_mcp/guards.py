@@ -5,7 +5,8 @@ Each gets facts that the loop has just read, and returns a sentence (fact; cause
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import shlex
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from kopt_mcp.changes import Reading
@@ -50,6 +51,8 @@ class Facts:
     """The call takes over what is on disk (`working_copy`)."""
     snapshot: str = ""
     """Where the version that belongs on disk is kept."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Where the baseline's version of each of the problem's files is kept, as far as it is."""
     proposal: Proposal | None = None
 
 
@@ -101,9 +104,10 @@ def problem_untouched(facts: Facts) -> str | None:
         now = facts.problem_files.get(path)
         if facts.problem_files and now != before:
             what = f"is now {short(now)}" if now else "is gone"
+            restore = _copy(facts.kept[path], path) if path in facts.kept else f"git checkout -- {shlex.quote(path)}"
             return (
                 f"{path} was {short(before)} at the baseline and {what}; times against another problem cannot be "
-                f"compared; restore it (git checkout -- {path}), or call baseline for a new experiment."
+                f"compared; restore it ({restore}), or call baseline for a new experiment."
             )
     return None
 
@@ -114,7 +118,7 @@ def candidate_untouched(facts: Facts) -> str | None:
     kernel = state.setup.kernel
     if facts.kernel_sha256 == state.current or facts.adopt:
         return None
-    undo = f"undo it (cp {facts.snapshot} {kernel})"
+    undo = f"undo it ({_copy(facts.snapshot, kernel)})"
     if allowed("apply_patch", state.phase):
         ways = f"adopt it with apply_patch(working_copy=true), {undo}"
     else:
@@ -262,6 +266,10 @@ def too_fast(bytes_needed: float, latency_us: float, bandwidth_gbps: float | Non
 def short(sha256: str) -> str:
     """The first twelve digits of a hash, as versions are named to the reader."""
     return sha256[:12]
+
+
+def _copy(source: str, target: str) -> str:
+    return f"cp {shlex.quote(source)} {shlex.quote(target)}"
 
 
 def _call(facts: Facts) -> str:

@@ -183,6 +183,7 @@ class Loop:
             except ProblemInvalid as error:
                 self._survivors[planned.task.sha256] = error.survivors
                 raise
+            baseline.keep(self._space, name, data.problem_files)
             journal = self._experiments.journal(name)
             journal.append("baseline", "ok", data, self._clock())
         state = self._experiments.replay(name)
@@ -398,7 +399,14 @@ class Loop:
             stop=stop,
             adopt=adopt,
             snapshot=candidates.shown(state.current),
+            kept=self._kept(state),
         )
+
+    def _kept(self, state: Experiment) -> dict[str, str]:
+        """Where the baseline's versions of the problem's files are kept; an older experiment has none."""
+        files = state.setup.problem_files.items()
+        found = {path: (baseline.copies(self._space, state.id, path), sha256) for path, sha256 in files}
+        return {path: c.shown(sha256) for path, (c, sha256) in found.items() if c.path(sha256).is_file()}
 
     def _write_log(self, state: Experiment, watch: Watch) -> tuple[str, ...]:
         """Render the log; it can always be rendered again, so that its failure is a note and not an error."""

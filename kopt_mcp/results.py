@@ -241,7 +241,7 @@ class LogResult(Described):
     target: float | None = None
     iterations_left: int | None = None
     on_disk: str = ""
-    """Whether the kernel file is the version that belongs there."""
+    """Whether the kernel file is the version that belongs there, and the problem as it was."""
     pending: str = ""
     """The open iteration: its hypothesis and how far it has come."""
     diagnosis: str = ""

@@ -233,11 +233,12 @@ class Workspace:
 
 
 class Candidates:
-    """The versions of one experiment's kernel, each in a file named by its content."""
+    """The versions of one experiment's kernel, each in a file named by its content; in another `folder`, what else is
+    kept in this way."""
 
-    def __init__(self, workspace: Workspace, experiment: str, suffix: str) -> None:
+    def __init__(self, workspace: Workspace, experiment: str, suffix: str, folder: str = "candidates") -> None:
         self._workspace = workspace
-        self._folder = workspace.root / "experiments" / experiment / "candidates"
+        self._folder = workspace.root / "experiments" / experiment / folder
         self._suffix = suffix
 
     def path(self, sha256: str) -> Path:

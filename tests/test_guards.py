@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -92,12 +93,13 @@ def test_a_problem_that_was_edited_is_refused_until_it_is_restored(project: Proj
     test.write_text("# an easier problem\n")
     assert refusal(project, "diagnose", name) == (
         f"test_softmax.py was {short(before)} at the baseline and is now {short(test.read_text())}; times against "
-        "another problem cannot be compared; restore it (git checkout -- test_softmax.py), or call baseline for a new "
-        "experiment."
+        f"another problem cannot be compared; restore it (cp experiments/{name}/problem/{short(before)}.py "
+        "test_softmax.py), or call baseline for a new experiment."
     )
+    assert project.loop.log(name).on_disk.startswith("test_softmax.py is not as it was at the baseline;")
     test.unlink()
     assert "and is gone;" in refusal(project, "diagnose", name)
-    test.write_text(before)
+    shutil.copy(project.root / f"experiments/{name}/problem/{short(before)}.py", test)
     assert project.loop.diagnose(name).phase == "diagnosed"
 
 

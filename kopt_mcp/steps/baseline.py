@@ -12,6 +12,7 @@ from kopt_mcp import config as configuration
 from kopt_mcp import metrics
 from kopt_mcp.certificate import Review, issue
 from kopt_mcp.config import Config
+from kopt_mcp.disk import digest
 from kopt_mcp.errors import InputRefused, ProblemInvalid
 from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.evaluator.records import Evaluation, Mutant, ProblemInfo, WorkloadInfo
@@ -181,6 +182,23 @@ def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> Ba
         ),
         held=held,
     )
+
+
+def keep(space: Workspace, name: str, files: Mapping[str, str]) -> None:
+    """Keep the problem's files with the experiment: git need not have them, and what was edited can be put back.
+
+    Raises:
+        WorkspaceFailed: the disk refuses.
+    """
+    for path, sha256 in files.items():
+        data = b"" if path.startswith(f"experiments/{name}/") else space.read(space.root / path)
+        if digest(data) == sha256:  # not ours anyway, nor too large to be kept
+            copies(space, name, path).store(data)
+
+
+def copies(space: Workspace, name: str, path: str) -> Candidates:
+    """Where the versions of one of the problem's files are kept."""
+    return Candidates(space, name, Path(path).suffix, folder="problem")
 
 
 def answer(state: Experiment, extra: tuple[str, ...], space: Workspace) -> BaselineResult:

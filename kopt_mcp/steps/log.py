@@ -129,8 +129,10 @@ def _pending(state: Experiment) -> str:
 
 
 def _on_disk(state: Experiment, workspace: Workspace) -> str:
-    kernel = state.setup.kernel
-    now = workspace.hash(kernel)
+    kernel, now = state.setup.kernel, workspace.hash(state.setup.kernel)
+    edited = [path for path, sha256 in state.setup.problem_files.items() if workspace.hash(path) != sha256]
+    if edited and state.phase != "done":
+        return f"{', '.join(edited)} is not as it was at the baseline; every step is refused until it is restored"
     if now == state.current:
         return f"{kernel} is version {short(now)}, as it should be"
     what = f"version {short(now)}" if now else "missing"
