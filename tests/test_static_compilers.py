@@ -12,6 +12,8 @@ import pytest
 
 from kopt_mcp.errors import InputRefused, ToolUnavailable
 from kopt_mcp.models import StaticKernel
+from kopt_mcp.platforms.host import Host
+from kopt_mcp.platforms.profilers import cuda_folders
 from kopt_mcp.static import static_profile
 from kopt_mcp.static.nvcc import launch_bounds, ptxas_usage
 from kopt_mcp.static.process import environment, run
@@ -121,21 +123,19 @@ def test_a_target_that_nvcc_does_not_know_asks_for_another_toolkit(tmp_path, mon
         profile(DATA / "reductions.cu", "sm_70")
 
 
-def test_a_missing_compiler_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CUDA_HOME", raising=False)
+def test_a_missing_compiler_says_what_to_install(tmp_path):
+    host = Host(env={"PATH": "/usr/bin"}, root=tmp_path)
 
     with pytest.raises(ToolUnavailable, match=r"nvcc is not on PATH\. To compile this file, install the CUDA toolkit"):
-        find_program("nvcc", ["CUDA_HOME", "/no/such/toolkit"], "install the CUDA toolkit")
+        find_program("nvcc", cuda_folders(host), "install the CUDA toolkit", host)
 
 
-def test_a_compiler_off_the_path_is_found_by_the_toolkits_variable(tmp_path, monkeypatch):
+def test_a_compiler_off_the_path_is_found_by_the_toolkits_variable(tmp_path):
     (tmp_path / "bin").mkdir()
     executable(tmp_path / "bin" / "nvcc", "exit 0")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    host = Host(env={"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path)})
 
-    assert find_program("nvcc", ["CUDA_HOME"], "install it") == str(tmp_path / "bin" / "nvcc")
+    assert find_program("nvcc", cuda_folders(host), "install it", host) == str(tmp_path / "bin" / "nvcc")
 
 
 def test_a_hip_file_is_compiled_for_its_target_and_read_by_its_metadata(tmp_path, monkeypatch):
@@ -192,10 +192,10 @@ def test_the_kernels_process_sees_no_secret_no_gpu_and_private_caches(tmp_path, 
     assert {"SOME_API_TOKEN", "TRITON_INTERPRET"} & set(seen) == set()
     assert seen["CUDA_VISIBLE_DEVICES"] == ""
     assert seen["TRITON_PTXAS_PATH"] == "/opt/ptxas"
-    assert Path(seen["TRITON_CACHE_DIR"]).parent == Path(seen["TMPDIR"]) == tmp_path
+    assert Path(seen["TRITON_CACHE_DIR"]).parents[1] == Path(seen["TMPDIR"]) == tmp_path
 
 
 def test_a_program_runs_in_its_folder_and_returns_both_streams(tmp_path):
-    finished = run(["sh", "-c", "cat; pwd >&2; exit 3"], folder=tmp_path, timeout_s=60, stdin="given")
+    ran = run(["sh", "-c", "cat; echo said; pwd >&2; exit 3"], folder=tmp_path, timeout_s=60)
 
-    assert (finished.code, finished.stdout, finished.stderr.strip()) == (3, "given", str(tmp_path))
+    assert (ran.returncode, ran.stdout, ran.stderr.strip()) == (3, "said\n", str(tmp_path))

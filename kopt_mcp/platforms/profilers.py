@@ -28,7 +28,7 @@ _NO_PMU = "no hardware counters here (a virtual machine without a PMU): only sof
 
 def nvidia_profilers(host: Host) -> list[Profiler]:
     """`ncu`, `nsys` and `compute-sanitizer`; only ncu needs the driver's leave to read counters."""
-    cuda = _cuda_folders(host)
+    cuda = cuda_folders(host)
     return [
         ncu(host),
         _profiler(host, "nsys", (*cuda, "/opt/nvidia/nsight-systems/*/bin"), "install Nsight Systems"),
@@ -40,13 +40,13 @@ def compute_sanitizer(host: Host, environment: str = "") -> Profiler:
     """The CUDA toolkit's, or the one that pip installs: `environment` is the folder of the user's, e.g. a venv."""
     installed = (f"{environment}/lib/python3*/site-packages/nvidia/cu*/bin",) if environment else ()
     install = "install the CUDA toolkit, or `pip install nvidia-cuda-sanitizer-api` where your torch is"
-    return _profiler(host, "compute-sanitizer", (*_cuda_folders(host), *installed), install)
+    return _profiler(host, "compute-sanitizer", (*cuda_folders(host), *installed), install)
 
 
 def ncu(host: Host) -> Profiler:
     """Nsight Compute's command line."""
     refused = COUNTERS_REFUSED if counters_restricted(host) and not host.is_admin() else ""
-    folders = (*_cuda_folders(host), "/opt/nvidia/nsight-compute/*")
+    folders = (*cuda_folders(host), "/opt/nvidia/nsight-compute/*")
     return _profiler(host, "ncu", folders, "install Nsight Compute", refused)
 
 
@@ -63,12 +63,12 @@ def amd_profilers(host: Host) -> list[Profiler]:
 
 def rocprofv3(host: Host) -> Profiler:
     """The profiler of rocprofiler-sdk."""
-    return _profiler(host, "rocprofv3", _rocm_folders(host), "install rocprofiler-sdk (ROCm 6.2 or newer)")
+    return _profiler(host, "rocprofv3", rocm_folders(host), "install rocprofiler-sdk (ROCm 6.2 or newer)")
 
 
 def rocprof(host: Host) -> Profiler:
     """The legacy profiler, kernel times only."""
-    return _profiler(host, "rocprof", _rocm_folders(host), "install rocprofiler")
+    return _profiler(host, "rocprof", rocm_folders(host), "install rocprofiler")
 
 
 def roctx_library(host: Host) -> str | None:
@@ -102,16 +102,18 @@ def _perf_obstacle(host: Host) -> str:
 
 def cuda_toolkit(host: Host) -> str | None:
     """Release of the CUDA toolkit whose nvcc is found (`12.8`)."""
-    path = host.which("nvcc", *_CUDA)
+    path = host.which("nvcc", *cuda_folders(host))
     found = re.search(r"release (\d+\.\d+)", host.run([path, "--version"]).stdout) if path else None
     return found[1] if found else None
 
 
-def _cuda_folders(host: Host) -> tuple[str, ...]:
+def cuda_folders(host: Host) -> tuple[str, ...]:
+    """Where the programs of CUDA toolkits are, besides PATH; patterns for `Host.which`."""
     return (*(f"{host.env[name]}/bin" for name in _CUDA_HOMES if host.env.get(name)), *_CUDA)
 
 
-def _rocm_folders(host: Host) -> tuple[str, ...]:
+def rocm_folders(host: Host) -> tuple[str, ...]:
+    """Where the programs of ROCm are, besides PATH; patterns for `Host.which`."""
     return (*(f"{host.env[name]}/bin" for name in _ROCM_HOMES if host.env.get(name)), *_ROCM)
 
 

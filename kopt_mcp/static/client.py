@@ -9,7 +9,7 @@ import json
 import signal
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from pydantic import TypeAdapter, ValidationError
 from kopt_mcp.devices.arch import BLOCK_THREADS, Arch, arch_of
 from kopt_mcp.errors import EvaluatorFailed, InputRefused, ToolUnavailable
 from kopt_mcp.models import StaticKernel
+from kopt_mcp.platforms.host import Ran
 from kopt_mcp.static.assembly import Instructions, read_amdgcn, read_ptx, read_sass
 from kopt_mcp.static.hipcc import hip_kernels
 from kopt_mcp.static.launch import NOTHING_READ, TENSOR_COLUMNS, Launch, endless_compile, static_kernel
 from kopt_mcp.static.nvcc import cuda_kernels
-from kopt_mcp.static.process import Finished, run
+from kopt_mcp.static.process import run
 from kopt_mcp.static.toolkits import Compilation
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -34,7 +35,7 @@ READERS = {"sass": read_sass, "amdgcn": read_amdgcn, "ptx": read_ptx}
 class Tuned:
     """Which of an autotuner's configs a launch was compiled with."""
 
-    config: str
+    config: dict[str, str]
     number: int | None
     of: int
 
@@ -53,7 +54,6 @@ class LaunchEvent:
     registers: int | None
     stack_bytes: int | None
     artifact: str
-    constants: dict[str, str] = field(default_factory=dict)
     tuned: Tuned | None = None
 
 
@@ -151,17 +151,17 @@ def _job(
 
 
 def _triton_launches(job: dict[str, Any], arch: Arch, python: str, folder: Path, timeout_s: float) -> list[Launch]:
-    try:
-        finished = run([python, "-I", "-B", str(WORKER)], folder=folder, timeout_s=timeout_s, stdin=json.dumps(job))
-    except OSError as error:
-        raise ToolUnavailable(f"{python} cannot be started ({error}). Set `python:` or KOPT_PYTHON.") from error
+    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+    ran = run([python, "-I", "-B", str(WORKER), str(folder / "job.json")], folder=folder, timeout_s=timeout_s)
+    if ran.failure in ("missing", "refused"):
+        raise ToolUnavailable(f"{python} cannot be started ({ran.stderr}). Set `python:` or KOPT_PYTHON.")
     events = _events(folder / "report.jsonl")
     last = events[-1] if events else {}
     launches = [_launch(event, arch, folder) for event in events if event.get("event") == "launch"]
-    if finished.code is None and last.get("event") == "compile":
+    if ran.failure == "timeout" and last.get("event") == "compile":
         threads = int(last.get("num_warps") or 4) * arch.warp_size
         return [*launches, endless_compile(str(last.get("name")), threads, timeout_s)]
-    _refuse_failure(finished, last, python, events, timeout_s)
+    _refuse_failure(ran, last, python, events, timeout_s)
     if not launches:
         raise InputRefused(f"{job['entry']} launched no Triton kernel for these arguments. Name the entry that does.")
     return launches
@@ -183,7 +183,12 @@ def _launch(event: dict[str, Any], arch: Arch, folder: Path) -> Launch:
         seen = LAUNCH_EVENT.validate_python(event)
     except ValidationError as error:
         raise EvaluatorFailed(f"the static worker wrote a line that does not validate: {error}") from error
-    x, y, z = seen.grid
+    (x, y, z), tuned, remark = seen.grid, seen.tuned, ""
+    if tuned:
+        config = ", ".join(f"{name}={value}" for name, value in tuned.config.items())
+        remark = (
+            f"autotuned: this is config {tuned.number or '?'} of {tuned.of} ({config}); a device may choose another"
+        )
     return Launch(
         name=seen.name,
         grid=(x * seen.num_ctas, y, z),
@@ -193,8 +198,8 @@ def _launch(event: dict[str, Any], arch: Arch, folder: Path) -> Launch:
         shared_bytes=seen.shared_bytes,
         instructions=_read(folder, Path(seen.artifact).name),
         tensor_columns=seen.tensor_columns,
-        remark=_remark(seen.tuned),
-        config=_config(seen.tuned),
+        remark=remark,
+        config=tuned.config if tuned else {},
     )
 
 
@@ -205,37 +210,24 @@ def _read(folder: Path, stem: str) -> Instructions:
     return NOTHING_READ
 
 
-def _config(tuned: Tuned | None) -> dict[str, str]:
-    pairs = (one.partition("=") for one in (tuned.config.split(", ") if tuned else ()))
-    return {name: value for name, _, value in pairs}
-
-
-def _remark(tuned: Tuned | None) -> str:
-    if tuned is None:
-        return ""
-    return (
-        f"autotuned: this is config {tuned.number or '?'} of {tuned.of} ({tuned.config}); a device may choose another"
-    )
-
-
 def _refuse_failure(
-    finished: Finished, last: dict[str, Any], python: str, events: list[dict[str, Any]], timeout_s: float
+    ran: Ran, last: dict[str, Any], python: str, events: list[dict[str, Any]], timeout_s: float
 ) -> None:
     stage = next((event["stage"] for event in reversed(events) if event.get("event") == "stage"), "starting")
-    if finished.code is None:
+    if ran.failure == "timeout":
         raise InputRefused(f"no result after {timeout_s:g} s while {stage}. Make the entry return without a GPU.")
     if last.get("event") == "error":
         if last.get("kind") == "tool":
             raise ToolUnavailable(f"{last.get('text')}. Under {python}: pip install torch 'triton>=3.2'.")
         raise InputRefused(f"{last.get('text')}. Correct the kernel file or the arguments.")
     if last.get("event") != "done":
-        raise _crash(finished, last, stage)
+        raise _crash(ran, last, stage)
 
 
-def _crash(finished: Finished, last: dict[str, Any], stage: str) -> Exception:
-    code = finished.code or 0
+def _crash(ran: Ran, last: dict[str, Any], stage: str) -> Exception:
+    code = ran.returncode or 0
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-    tail = " ".join(finished.stderr.strip().splitlines()[-1:])
+    tail = " ".join(ran.stderr.strip().splitlines()[-1:])
     if last.get("event") == "compile":
         return InputRefused(f"the compiler {how} on {last.get('name')}: {tail}. Try a smaller tile or fewer stages.")
     return EvaluatorFailed(f"the static worker {how} while {stage}: {tail}")

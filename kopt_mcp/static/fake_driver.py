@@ -94,7 +94,6 @@ class Capture:
             tensor_columns=getattr(metadata, "tmem_size", 0) or 0,
             registers=kernel.n_regs,
             stack_bytes=kernel.stack_bytes,
-            constants=constants(kernel.src),
             artifact=stem,
             tuned=self._tuned(),
         )
@@ -112,7 +111,7 @@ class Capture:
             return None
         config = self.trial or self.tuner.best_config
         number = next((i for i, one in enumerate(self.tuner.configs, 1) if one is config), None)
-        return {"config": config_text(config), "number": number, "of": len(self.tuner.configs)}
+        return {"config": config_values(config), "number": number, "of": len(self.tuner.configs)}
 
     @contextlib.contextmanager
     def tuning(self, tuner: Any) -> Iterator[None]:
@@ -139,19 +138,9 @@ class Capture:
         return [0.0] * 3
 
 
-def config_text(config: Any) -> str:
-    """`BLOCK=1024, num_warps=4, num_stages=3`: what was set, without the defaults."""
-    return ", ".join(f"{name}={value}" for name, value in config.all_kwargs().items() if value is not None)
-
-
-def constants(source: Any) -> dict[str, str]:
-    """The values a launch was specialised on, by argument name (a path of indices in newer Tritons, else the name)."""
-    names = getattr(getattr(source, "fn", None), "arg_names", [])
-    found: dict[str, str] = {}
-    for key, value in getattr(source, "constants", {}).items():
-        name = names[key[0]] if isinstance(key, tuple) else key
-        found[str(name)] = str(value)
-    return found
+def config_values(config: Any) -> dict[str, str]:
+    """What was set, without the defaults: `BLOCK`, `num_warps`, `num_stages`."""
+    return {name: str(value) for name, value in config.all_kwargs().items() if value is not None}
 
 
 def resources(kernel: Any) -> tuple[int | None, int | None]:
@@ -277,7 +266,7 @@ def hook_triton(capture: Capture) -> None:
     def announced_compile(src: Any, *args: Any, **kwargs: Any) -> Any:
         options = kwargs.get("options") or {}
         name = getattr(getattr(src, "fn", None), "__name__", "kernel")
-        capture.report.write("compile", name=name, num_warps=options.get("num_warps"), constants=constants(src))
+        capture.report.write("compile", name=name, num_warps=options.get("num_warps"))
         compiled = compile_kernel(src, *args, **kwargs)
         capture.report.write("compiled")
         return compiled

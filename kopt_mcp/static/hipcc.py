@@ -8,7 +8,9 @@ from typing import Any
 import yaml
 
 from kopt_mcp.devices.arch import BLOCK_THREADS
-from kopt_mcp.static.assembly import Instructions, read_amdgcn
+from kopt_mcp.platforms.host import Host
+from kopt_mcp.platforms.profilers import rocm_folders
+from kopt_mcp.static.assembly import read_amdgcn
 from kopt_mcp.static.launch import Launch, endless_compile
 from kopt_mcp.static.toolkits import NO_BLOCK, Compilation, find_program, plain_name
 
@@ -20,7 +22,7 @@ def hip_kernels(job: Compilation) -> list[Launch]:
         InputRefused: the file does not compile.
         ToolUnavailable: there is no hipcc, or it does not know the target.
     """
-    hipcc = find_program("hipcc", ["ROCM_PATH", "/opt/rocm"], "install ROCm's hipcc")
+    hipcc = find_program("hipcc", rocm_folders(Host()), "install ROCm's hipcc")
     output = job.folder / "kernel.s"
     options = (f"--offload-arch={job.target}", "--cuda-device-only", "-S", "-O3", "-o", str(output))
     if job.run(hipcc, *options) is None:
@@ -40,18 +42,13 @@ def _kernel(entry: dict[str, Any], assembly: str, block_threads: int | None) -> 
     # 1024 is what a kernel without launch bounds gets: it says nothing about the launch.
     threads = block_threads or (bound if bound < BLOCK_THREADS else None)
     symbol = str(entry[".name"])
+    body = re.search(rf"^{re.escape(symbol)}:.*?^\.Lfunc_end", assembly, re.DOTALL | re.MULTILINE)
     return Launch(
         name=plain_name(symbol),
-        grid=(),
         block_threads=threads,
         registers=int(entry[".vgpr_count"]),
         spills=int(entry[".private_segment_fixed_size"]) // 4,
         shared_bytes=int(entry[".group_segment_fixed_size"]),
-        instructions=_instructions(symbol, assembly),
+        instructions=read_amdgcn(body[0] if body else ""),
         remark="" if threads else NO_BLOCK,
     )
-
-
-def _instructions(symbol: str, assembly: str) -> Instructions:
-    body = re.search(rf"^{re.escape(symbol)}:.*?^\.Lfunc_end", assembly, re.DOTALL | re.MULTILINE)
-    return read_amdgcn(body[0] if body else "")

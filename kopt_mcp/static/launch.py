@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kopt_mcp.devices.arch import BLOCK_THREADS, Arch
-from kopt_mcp.devices.occupancy import Occupancy, Waves, occupancy, waves
+from kopt_mcp.devices.occupancy import Waves, occupancy, waves
 from kopt_mcp.models import StaticKernel
 from kopt_mcp.static.assembly import Instructions
 
@@ -28,15 +29,15 @@ class Launch:
     """One launch, or one kernel that nothing launched (an empty `grid`)."""
 
     name: str
-    grid: tuple[int, ...]
+    grid: tuple[int, ...] = ()
     """Blocks in x, y, z."""
-    block_threads: int | None
-    registers: int | None
+    block_threads: int | None = None
+    registers: int | None = None
     """Per thread; on CDNA with the accumulation registers."""
-    spills: int | None
+    spills: int | None = None
     """4-byte words per thread."""
-    shared_bytes: int | None
-    instructions: Instructions
+    shared_bytes: int | None = None
+    instructions: Instructions = NOTHING_READ
     tensor_columns: int = 0
     remark: str = ""
     """What the reader must know about where the launch comes from."""
@@ -48,16 +49,8 @@ class Launch:
 
 def endless_compile(name: str, block_threads: int | None, timeout_s: float) -> Launch:
     """The finding that a compile did not end in `timeout_s` seconds."""
-    return Launch(
-        name=name,
-        grid=(),
-        block_threads=block_threads,
-        registers=None,
-        spills=None,
-        shared_bytes=None,
-        instructions=NOTHING_READ,
-        fault=f"compile timed out after {timeout_s:g} s: the tile is too large for this target",
-    )
+    fault = f"compile timed out after {timeout_s:g} s: the tile is too large for this target"
+    return Launch(name=name, block_threads=block_threads, fault=fault)
 
 
 def static_kernel(launch: Launch, arch: Arch, *, target: str, units: int | None = None) -> StaticKernel:
@@ -69,8 +62,11 @@ def static_kernel(launch: Launch, arch: Arch, *, target: str, units: int | None 
         target: the target as it was asked for.
         units: SMs, CUs or WGPs to count waves on; None for those of the table's well-known part.
     """
-    resident = _occupancy(launch, arch)
-    filled = _waves(launch, arch, resident, units)
+    resident, filled, shared = None, None, launch.shared_bytes or 0
+    if launch.registers is not None and launch.block_threads:
+        resident = occupancy(arch, threads=launch.block_threads, registers=launch.registers, shared_bytes=shared)
+    if resident and launch.grid:
+        filled = waves(math.prod(launch.grid), resident.blocks, units or arch.units)
     return StaticKernel(
         name=launch.name,
         target=target,
@@ -96,28 +92,6 @@ def static_kernel(launch: Launch, arch: Arch, *, target: str, units: int | None 
     )
 
 
-def _occupancy(launch: Launch, arch: Arch) -> Occupancy | None:
-    if launch.registers is None or not launch.block_threads:
-        return None
-    return occupancy(
-        arch, threads=launch.block_threads, registers=launch.registers, shared_bytes=launch.shared_bytes or 0
-    )
-
-
-def _blocks(launch: Launch) -> int | None:
-    if not launch.grid:
-        return None
-    x, y, z = (*launch.grid, 1, 1)[:3]
-    return x * y * z
-
-
-def _waves(launch: Launch, arch: Arch, resident: Occupancy | None, units: int | None) -> Waves | None:
-    blocks = _blocks(launch)
-    if resident is None or blocks is None:
-        return None
-    return waves(blocks, resident.blocks, units or arch.units)
-
-
 def _impossible(launch: Launch, arch: Arch) -> Iterator[str]:
     threads, registers = launch.block_threads or 0, launch.registers or 0
     if (launch.shared_bytes or 0) > arch.shared_block_bytes:
@@ -129,7 +103,7 @@ def _impossible(launch: Launch, arch: Arch) -> Iterator[str]:
         yield f"{registers} registers x {threads} threads exceed the register file of one {arch.unit}"
     if launch.tensor_columns > TENSOR_COLUMNS:
         yield f"{launch.tensor_columns} columns of tensor memory, {arch.target} has {TENSOR_COLUMNS}"
-    if _blocks(launch) == 0:
+    if 0 in launch.grid:
         yield f"the grid {launch.grid} is empty"
     if arch.vendor == "nvidia" and max(launch.grid[1:], default=0) > GRID_YZ:
         yield f"the grid {launch.grid} exceeds {GRID_YZ} in y or z"
@@ -141,17 +115,11 @@ def _slow(launch: Launch, arch: Arch, filled: Waves | None, units: int | None) -
     load = launch.instructions.load_bytes
     if load is not None and load < NARROW_BYTES:
         yield f"the widest global load is {load} B per thread: not vectorised"
-    if filled is not None:
-        yield from _poorly_filled(launch, filled, units or arch.units, _device(arch, units))
-
-
-def _poorly_filled(launch: Launch, filled: Waves, units: int, device: str) -> Iterator[str]:
-    blocks = _blocks(launch) or 0
-    if 0 < blocks < units:
-        yield f"small grid: {blocks} blocks on {device}, {units - blocks} stay idle"
+    if filled is None:
+        return
+    blocks, count = math.prod(launch.grid), units or arch.units
+    device = f"{count} {arch.unit}s" if units else f"{count} {arch.unit}s ({arch.part})"
+    if 0 < blocks < count:
+        yield f"small grid: {blocks} blocks on {device}, {count - blocks} stay idle"
     elif filled.count > 1 and filled.idle_pct >= TAIL_PCT:
         yield f"tail: {filled.count:.2f} waves on {device}, {filled.idle_pct:.0f} % of the block slots stay idle"
-
-
-def _device(arch: Arch, units: int | None) -> str:
-    return f"{units} {arch.unit}s" if units else f"{arch.units} {arch.unit}s ({arch.part})"

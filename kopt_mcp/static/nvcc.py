@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 from kopt_mcp.errors import InputRefused
+from kopt_mcp.platforms.host import Host
+from kopt_mcp.platforms.profilers import cuda_folders
 from kopt_mcp.static.assembly import read_ptx, read_sass
 from kopt_mcp.static.launch import Launch, endless_compile
 from kopt_mcp.static.process import run
@@ -25,7 +27,7 @@ def cuda_kernels(job: Compilation) -> list[Launch]:
         InputRefused: the file does not compile or has no kernel.
         ToolUnavailable: there is no nvcc, or it does not know the target.
     """
-    nvcc = find_program("nvcc", ["CUDA_HOME", "CUDA_PATH", "/usr/local/cuda"], "install the CUDA toolkit")
+    nvcc = find_program("nvcc", cuda_folders(Host()), "install the CUDA toolkit")
     plain = job.target == job.arch.target and job.arch.compute_capability >= 90
     target, cubin = f"{job.target}{'a' if plain else ''}", job.folder / "kernel.cubin"
     finished = job.run(nvcc, "-cubin", f"-arch={target}", "-Xptxas", "-v", "--keep", "-o", str(cubin))
@@ -43,7 +45,6 @@ def _kernel(symbol: str, usage: dict[str, int], ptx: str, sass: str | None, job:
     threads = job.block_threads or launch_bounds(ptx)
     return Launch(
         name=plain_name(symbol),
-        grid=(),
         block_threads=threads,
         registers=usage["registers"],
         spills=usage["spill_store_bytes"] // 4,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kopt_mcp.devices.arch import Arch
 from kopt_mcp.errors import InputRefused, ToolUnavailable
-from kopt_mcp.static.process import Finished, run
+from kopt_mcp.platforms.host import Host, Ran
+from kopt_mcp.static.process import run
 
 NO_BLOCK = "the file has no launch bounds: pass block_threads to get the occupancy"
 
@@ -31,7 +30,7 @@ class Compilation:
     python: str = ""
     """The user's interpreter; Triton ships a disassembler into it."""
 
-    def run(self, compiler: str, *options: str) -> Finished | None:
+    def run(self, compiler: str, *options: str) -> Ran | None:
         """Compile; None when it ran out of time.
 
         Raises:
@@ -40,35 +39,31 @@ class Compilation:
         """
         includes = [f"-I{path}" for path in self.include_dirs]
         command = [compiler, *options, *includes, str(self.source)]
-        finished = run(command, folder=self.folder, timeout_s=self.timeout_s)
-        if finished.code is None:
+        ran = run(command, folder=self.folder, timeout_s=self.timeout_s)
+        if ran.failure == "timeout":
             return None
-        if finished.code != 0:
-            raise _refusal(finished, self.source, Path(compiler).name)
-        return finished
+        if not ran.ok:
+            raise _refusal(ran, self.source, Path(compiler).name)
+        return ran
 
 
-def _refusal(finished: Finished, source: Path, compiler: str) -> InputRefused | ToolUnavailable:
-    lines = [line.strip() for line in (finished.stderr + finished.stdout).splitlines() if line.strip()]
-    last = lines[-1] if lines else f"status {finished.code}"
+def _refusal(ran: Ran, source: Path, compiler: str) -> InputRefused | ToolUnavailable:
+    lines = [line.strip() for line in (ran.stderr + ran.stdout).splitlines() if line.strip()]
+    last = lines[-1] if lines else f"status {ran.returncode}"
     error = next((line for line in lines if re.search(r"\berror\b|\bfatal\b", line)), last)
     if re.search(r"unsupported gpu architecture|invalid target id|unsupported hip gpu", error, re.IGNORECASE):
         return ToolUnavailable(f"this {compiler} does not know the target ({error}). Install a toolkit that does.")
     return InputRefused(f"{compiler} refuses {source.name}: {error}. Correct the file or pass include_dirs.")
 
 
-def find_program(name: str, homes: Sequence[str], remedy: str) -> str:
-    """A compiler on PATH, else in `bin` of a folder that is named by one of the variables `homes` or is one of them.
+def find_program(name: str, folders: Sequence[str], remedy: str, host: Host | None = None) -> str:
+    """A compiler on PATH, else in one of `folders`; see `Host.which`.
 
     Raises:
         ToolUnavailable: it is nowhere.
     """
-    if found := shutil.which(name):
+    if found := (host or Host()).which(name, *folders):
         return found
-    for home in homes:
-        folder = home if home.startswith("/") else os.environ.get(home, "")
-        if folder and (path := Path(folder, "bin", name)).exists():
-            return str(path)
     raise ToolUnavailable(f"{name} is not on PATH. To compile this file, {remedy}.")
 
 

@@ -1,12 +1,12 @@
-"""Captures the Triton launches of a kernel file with no GPU; a script, run as `PYTHON -I -B worker.py < job.json`.
+"""Captures the Triton launches of a kernel file with no GPU; a script, run as `PYTHON -I -B worker.py job.json`.
 
 It runs under the user's interpreter and imports the standard library, torch and triton only. A fake driver stands for
 the target's, so that Triton specialises, tunes and compiles as it would there; a launch is written down instead of run.
 
-Job (stdin): `kernel`, `entry`, `arguments`, `target` (`backend`, `arch`, `warp_size`), `device` (see `fake_torch`),
+Job: `kernel`, `entry`, `arguments`, `target` (`backend`, `arch`, `warp_size`), `device` (see `fake_torch`),
 `limits` (`shared_bytes`, `tensor_columns`, `threads`), `all_configs`, and `folder`, where `report.jsonl` and the
 compiled artefacts go. Every line of the report is one event, so that a killed worker still says how far it came:
-`stage`, `tools`, `compile`, `compiled`, `launch`, `error`, `done`.
+`stage`, `compile`, `compiled`, `launch`, `error`, `done`.
 """
 
 from __future__ import annotations
@@ -80,12 +80,11 @@ def explain(error: BaseException, kernel: Path) -> str:
 def profile(job: dict[str, Any], report: Report) -> None:
     """Import the kernel file and call its entry once, everything captured."""
     report.write("stage", stage="importing torch and triton")
-    import torch
-    import triton
+    import torch  # noqa: F401
+    import triton  # noqa: F401
 
     beside = Path(__file__).parent
     driver = load(beside / "fake_driver.py", "_kopt_fake_driver")
-    report.write("tools", torch=torch.__version__, triton=triton.__version__)
     try:
         driver.install(job, driver.Capture(job, report))
     except driver.UnsupportedTriton as error:
@@ -113,8 +112,8 @@ def run(
 
 
 def main() -> None:
-    """Run the job on stdin; always leaves a report that ends in `done` or `error`."""
-    job = json.load(sys.stdin)
+    """Run the job of the named file; always leaves a report that ends in `done` or `error`."""
+    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     report = Report(Path(job["folder"], "report.jsonl"))
     kernel = Path(job["kernel"])
     try:
