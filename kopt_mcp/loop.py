@@ -188,8 +188,20 @@ class Loop:
             journal.append("baseline", "ok", data, self._clock())
         state = self._experiments.replay(name)
         assert state is not None
-        result = baseline.answer(state, (*planned.notes, *self._write_log(state, watch)), self._space)
+        notes = (*planned.notes, *self._beside(state), *self._write_log(state, watch))
+        result = baseline.answer(state, notes, self._space)
         return result.model_copy(update={"remembered": self._memory.relevant(state)})
+
+    def _beside(self, state: Experiment) -> tuple[str, ...]:
+        """A word on experiments with the same kernel file that are not over: an agent may have lost its context."""
+        others = [s for s in self._experiments.states() if s.setup.kernel == state.setup.kernel and s.id != state.id]
+        names = [s.id for s in others if s.phase != "done"]
+        if not names:
+            return ()
+        return (
+            f"{state.setup.kernel} is in {' and '.join(names[-2:])} too, not over yet; once one changes the file, the "
+            "others refuse; go on in one only (log shows each).",
+        )
 
     def doubts(self, kernel_path: str | None = None, test_path: str | None = None) -> Doubts:
         """What only a person can settle before a baseline; nothing where baseline itself will refuse."""

@@ -101,3 +101,13 @@ def test_an_experiment_with_many_workloads_and_iterations_is_still_read_in_one_g
     assert size(logged) <= MOST_BYTES
     assert "| 25 |" in logged["table"]
     assert results.LogResult.model_validate(logged).next == ("profile", "diagnose")
+
+
+def test_an_answer_of_log_holds_only_what_was_asked_for(project: Project) -> None:
+    assert success(project.loop.log()).structured_content == {
+        "experiments": [],
+        "damaged": [],
+        "next": ["detect_gpu", "baseline"],
+    }
+    found = success(project.loop.log(query="warps")).structured_content
+    assert found == {"matches": [], "damaged": [], "next": ["detect_gpu", "baseline"]}

@@ -72,6 +72,27 @@ def test_a_baseline_that_is_met_already_says_so(project: Project) -> None:
     assert result.notes[0].startswith("the baseline meets the target already")
 
 
+@pytest.mark.parametrize(("metric", "target"), [("gbps", 1001.0), ("latency_us", 99.0)])
+def test_a_target_that_the_device_cannot_reach_is_said_to_lie_beyond_the_roof(
+    project: Project, metric: Any, target: float
+) -> None:
+    result = project.baseline(target_metric=metric, target_value=target)
+    assert result.notes[0].startswith(f"the target {target:g} lies beyond the roof {result.roof:g}, which is what")
+    assert project.baseline(target_metric=metric, target_value=result.roof).notes[0].startswith("softmax.py is in ")
+
+
+def test_a_second_experiment_on_a_kernel_is_told_of_the_first_until_that_is_over(project: Project) -> None:
+    first = project.baseline()
+    assert first.notes == ()
+    assert project.baseline().notes == (
+        f"softmax.py is in {first.experiment} too, not over yet; once one changes the file, the others refuse; go on "
+        "in one only (log shows each).",
+    )
+    for name in (first.experiment, "softmax-h200-2"):
+        project.loop.decide(name, stop=True, reason="not wanted")
+    assert project.baseline().notes == ()
+
+
 def test_a_noisy_machine_raises_the_bar_and_says_so(project: Project) -> None:
     project.evaluator.ratio_of_itself = 1 / 1.06
     result = project.baseline()
@@ -281,6 +302,7 @@ def test_a_wrong_candidate_is_taken_back_at_once(project: Project) -> None:
     result = project.loop.verify(name)
     assert (result.correct, result.reverted, result.phase, result.next) == (False, True, "failed", ("decide",))
     assert result.workloads[0].error_ratio == 7.0
+    assert result.workloads[0].detail == "off by 3", "the answer's own detail is another one"
     assert project.text == fakes.kernel()
 
 
@@ -612,6 +634,14 @@ def test_the_log_gives_an_agent_all_that_it_needs_to_go_on(project: Project) -> 
     assert seen.tried == ("T1 fewer warps: REGRESSED, reverted",)
     assert seen.read == ()  # the diagnosis was of the version before
     assert "as it should be" in seen.on_disk
+
+
+def test_the_list_of_experiments_leads_on_to_one_that_is_not_over(project: Project) -> None:
+    assert project.loop.log().next == ("detect_gpu", "baseline")
+    name = project.baseline().experiment
+    assert project.loop.log().next == ("log", "detect_gpu", "baseline")
+    project.loop.decide(name, stop=True, reason="not wanted")
+    assert project.loop.log().next == ("detect_gpu", "baseline")
 
 
 def test_past_iterations_are_found_by_their_words(project: Project) -> None:

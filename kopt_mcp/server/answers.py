@@ -12,6 +12,7 @@ from typing import Any
 from mcp.types import CallToolResult, ContentBlock, TextContent
 
 from kopt_mcp.models import Record
+from kopt_mcp.results import LogResult
 
 MOST_BYTES = 4096
 """Of an answer: what a model can take in beside its own work."""
@@ -35,7 +36,8 @@ def success(result: Record, beside: Sequence[ContentBlock] = (), *, whole: bool 
         beside: what goes with it for clients that show it: links to resources, pictures. Nothing that is only there.
         whole: however long it is; otherwise it is shortened to `MOST_BYTES`, and says so where it has notes.
     """
-    content = result.model_dump(mode="json")
+    # What log did not look for is left out: its answers are of three kinds, and each would be mostly empty.
+    content = result.model_dump(mode="json", exclude_unset=isinstance(result, LogResult))
     if not whole:
         content = shortened(content)
     return CallToolResult(content=[TextContent(type="text", text=_text(content)), *beside], structured_content=content)

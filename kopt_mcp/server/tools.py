@@ -240,9 +240,9 @@ class Tools:
     ) -> Annotated[CallToolResult, LogResult]:
         """Say where an experiment stands, or which there are; or return a document.
 
-        With `experiment`: its table, what is legal next, tried and left: all that is needed to go on after a context
-        loss. With `read`: a skill or a file that an answer linked, where the client shows no resources; start with
-        read="optimize-loop".
+        Without arguments: all experiments, those first that are not over. With `experiment`: its table, what is legal
+        next, tried and left: all that is needed to go on after a context loss. With `read`: a skill or a file that an
+        answer linked, where the client shows no resources; start with read="optimize-loop".
         """
         if read is not None:
             return await documents.answer(ctx, read, alone=experiment is None and query is None and not chart)

@@ -208,6 +208,11 @@ def answer(state: Experiment, extra: tuple[str, ...], space: Workspace) -> Basel
     notes = [*extra, *setup.evaluation.notes]
     if metrics.reached(setup.target_metric, start, setup.target_value):
         notes.append("the baseline meets the target already; call baseline with a higher one, or decide(stop=true).")
+    elif setup.roof is not None and not metrics.reached(setup.target_metric, setup.roof, setup.target_value):
+        notes.append(
+            f"the target {setup.target_value:.5g} lies beyond the roof {setup.roof:.5g}, which is what this device was "
+            "measured at for the bytes and operations that the problem declares; tell the user."
+        )
     if setup.floor > NOISY:
         notes.append(
             f"timing is noisy: gains under {200 * setup.floor:.0f} % cannot be told from chance; quiet the machine."

@@ -51,5 +51,5 @@ def answer(state: Experiment, data: BenchmarkData) -> BenchmarkResult:
         reason=reason[:500],
         reverted=state.phase == "failed",
         certificate=data.certificate.short() if data.certificate else "",
-        workloads=lines(state.setup.target_metric, workloads(state.setup), evaluation.workloads),
+        workloads=lines(state.setup.target_metric, workloads(state.setup), evaluation.workloads, evaluation.detail),
     )

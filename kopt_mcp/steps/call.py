@@ -281,15 +281,21 @@ def _impossible(info: WorkloadInfo, timing: Timing) -> str:
     )
 
 
-def lines(metric: Metric, infos: Sequence[WorkloadInfo], results: Sequence[WorkloadResult]) -> tuple[WorkloadLine, ...]:
-    """Workloads for an answer: those that failed first, no more than can be read."""
+def lines(
+    metric: Metric, infos: Sequence[WorkloadInfo], results: Sequence[WorkloadResult], said: str = ""
+) -> tuple[WorkloadLine, ...]:
+    """Workloads for an answer: those that failed first, no more than can be read.
+
+    Args:
+        said: what the answer says anyway, and no line need say again.
+    """
     known = {w.name: w for w in infos}
     ordered = sorted(results, key=lambda r: r.status == "PASSED")
     return tuple(
         WorkloadLine(
             workload=r.workload,
             status=r.status,
-            detail=r.detail[:200],
+            detail=r.detail[:200] if r.detail != said else "",
             error_ratio=rounded(r.error_ratio),
             latency_us=rounded(r.timing.latency_us) if r.timing else None,
             value=rounded(value(metric, known[r.workload], r.timing.latency_us))

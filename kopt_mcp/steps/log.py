@@ -37,13 +37,13 @@ def overview(experiments: Experiments, query: str | None, past: Sequence[Lesson]
     matches = [row for state in states for row in _matching(state, query)] if query else []
     here = {state.id for state in states}
     matches += found((lesson for lesson in past if lesson.experiment not in here), query) if query else []
-    newest = sorted(states, key=lambda s: s.phase == "done")
-    return LogResult(
-        experiments=() if query else tuple(_line(state) for state in newest[:SHOWN]),
-        damaged=tuple(damaged[:SHOWN]),
-        matches=tuple(matches[:SHOWN]),
-        next=START,
-    )
+    broken = tuple(damaged[:SHOWN])
+    if query:
+        return LogResult(matches=tuple(matches[:SHOWN]), damaged=broken, next=START)
+    open_first = sorted(states, key=lambda s: s.phase == "done")
+    # To go on with one that is not over, its own log is what to read.
+    following = ("log", *START) if any(state.phase != "done" for state in states) else START
+    return LogResult(experiments=tuple(map(_line, open_first[:SHOWN])), damaged=broken, next=following)
 
 
 def one(state: Experiment, events: list[Event], workspace: Workspace, query: str | None) -> LogResult:
@@ -159,8 +159,8 @@ def _matching(state: Experiment, query: str) -> list[str]:
     words = query.lower().split()
     rows = []
     for i in state.iterations:
-        reason = i.decision.reason if i.decision else ""
-        row = f"{state.id} #{i.patch.iteration} T{i.patch.tier} {i.patch.hypothesis}: {optlog.status(i)}; {reason}"
+        why = f"; {i.decision.reason}" if i.decision else ""
+        row = f"{state.id} #{i.patch.iteration} T{i.patch.tier} {i.patch.hypothesis}: {optlog.status(i)}{why}"
         searched = f"{row} {i.patch.idea or ''} {state.setup.kernel} {state.setup.device.name}".lower()
         if all(word in searched for word in words):
             rows.append(row[:240])

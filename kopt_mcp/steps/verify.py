@@ -45,5 +45,7 @@ def answer(state: Experiment, data: VerifyData) -> VerifyResult:
         reverted=evaluation.status != "PASSED",
         checks=sum(r.checks for r in evaluation.workloads),
         sanitizer="; ".join(run.words() for run in data.sanitizer)[:400],
-        workloads=lines(state.setup.target_metric, workloads(state.setup), wrong or evaluation.workloads),
+        workloads=lines(
+            state.setup.target_metric, workloads(state.setup), wrong or evaluation.workloads, evaluation.detail
+        ),
     )
