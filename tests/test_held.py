@@ -20,7 +20,7 @@ from kopt_mcp.evaluator.inputs import draw
 from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all
 from kopt_mcp.evaluator.runners import Place
-from kopt_mcp.evaluator.snapshots import memory_of, rebuilt
+from kopt_mcp.evaluator.snapshots import Glance, memory_of, rebuilt
 from kopt_mcp.evaluator.timing import WallClock
 from kopt_mcp.evaluator.zygote import Zygote
 from kopt_mcp.problem import Make, Problem, Spec, Workload
@@ -100,6 +100,16 @@ def test_an_output_that_may_not_be_read_is_asked_for(place: Place) -> None:
     assert process.isolation["snapshots"] == "off: Operation not permitted"
 
 
+def test_a_candidate_that_keeps_its_memory_to_itself_is_not_asked(place: Place) -> None:
+    def refuse(pid: int, address: int, size: int) -> torch.Tensor:
+        if pid == place.zygote.pid:
+            return memory_of(pid, address, size)
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    with pytest.raises(Fault, match="keeps its memory from being read"):
+        timed(place, "return torch.softmax(x, dim=-1)", read=refuse)
+
+
 def test_an_input_that_is_updated_in_place_is_the_first_output(place: Place) -> None:
     made, _ = timed(place, "x.add_(1.0)", IN_PLACE)
     (x, _) = draw(IN_PLACE.case(IN_PLACE.workloads[0]).inputs, [], 5, "cpu").args
@@ -117,6 +127,11 @@ def test_an_input_that_is_updated_in_place_is_the_first_output(place: Place) -> 
             "or memory beside it",
         ),
         ("return x", "INCORRECT_NUMERICAL", "shares the memory of an input"),
+        (
+            "out = torch.softmax(x, -1); return out, out",
+            "INCORRECT_NUMERICAL",
+            "two outputs of a timed call share memory",
+        ),
         ("return torch.zeros(1 << 24)", "INCORRECT_SHAPE", "larger than expected"),
         ("return [x.clone()] * 65", "CHEATED", "gave an answer to 'timed' that is none"),
         ("return 7", "INCORRECT_SHAPE", "is a int, expected a tensor"),
@@ -128,6 +143,17 @@ def test_what_a_timed_call_may_not_do_is_seen(place: Place, body: str, status: s
     with pytest.raises(Fault, match=words) as caught:
         timed(place, body)
     assert caught.value.status == status
+
+
+def test_a_glance_notes_what_an_output_holds_at_that_moment() -> None:
+    outputs = [torch.arange(1000.0), torch.zeros(0), torch.ones(3)]
+    pieces = Glance()(os.getpid(), [(t.data_ptr(), 4 * t.numel()) for t in outputs])
+    assert {p.output for p in pieces} == {0, 1, 2}
+    now = [t.view(torch.uint8) for t in outputs]
+    assert all(p.is_in(now) for p in pieces)
+    outputs[2][1] = 2.0
+    assert [p.output for p in pieces if not p.is_in(now)] == [2] * sum(p.output == 2 for p in pieces)
+    assert Glance()(os.getpid(), [(16, 100)]) == Glance()(os.getpid(), []) == []
 
 
 def test_memory_is_read_where_there_is_some() -> None:

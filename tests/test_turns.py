@@ -1,5 +1,6 @@
 """Whose turn it is: who runs, who is stopped, and what becomes of processes that somebody left behind."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kopt_mcp.evaluator import sandbox, turns
+from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.turns import Turn
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells who is stopped")
@@ -120,3 +123,27 @@ def test_frozen_means_all_and_released_means_one(family: tuple[int, list[int]]) 
     assert [state(p) for p in everybody] == ["S", "S", "T", "T"]
     turn.halt(one)
     assert state(one) == "T"
+
+
+def test_a_process_that_starts_another_and_ends_while_it_is_looked_at_is_no_rest(
+    family: tuple[int, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zygote, (one, *_) = family
+    gone, true = 1 << 22, sandbox.descendants
+    looks = iter([[gone], [gone + 1], [gone + 1], [gone + 2]])  # each had ended by the time that its state was read
+    monkeypatch.setattr(sandbox, "descendants", lambda pid: next(looks, []) if pid == zygote else true(pid))
+    turn_of(zygote, one).freeze(one)
+    assert next(looks) == [gone + 2], "it looks until it has found the same twice, and no longer"
+
+
+def test_what_is_stopped_for_its_tracer_is_not_at_rest(
+    family: tuple[int, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zygote, (one, *_) = family
+    libc = ctypes.CDLL(None, use_errno=True)
+    monkeypatch.setattr(turns, "_STOP_S", 0.05)
+    assert libc.ptrace(16, one, None, None) == 0, os.strerror(ctypes.get_errno())  # PTRACE_ATTACH
+    os.waitpid(one, 0)
+    with pytest.raises(Fault, match="cannot be stopped"):
+        turn_of(zygote, one).freeze(one)
+    libc.ptrace(17, one, None, None)  # PTRACE_DETACH

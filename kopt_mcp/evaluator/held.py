@@ -4,6 +4,9 @@ For each call the runner first says that its arguments are made, over memory tha
 of the candidate is stopped; the inputs are put into that memory, and the caches evicted. The clock runs from the word
 to go on until the runner says where its outputs lie; they are read out of the stopped process at once. Before it
 nothing can be computed, since the values are not there, and what is not done by the answer is missing from the outputs.
+A system call goes on until it is over, stopped or not: so pieces of the outputs are read at the answer itself, and must
+not have changed by then. Inputs are spoilt before outputs are read: they must be copies, not other addresses of the
+same memory.
 
 What an empty function takes that way is measured with a function of our own and subtracted from every call alike.
 """
@@ -14,6 +17,9 @@ import errno
 import os
 import secrets
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -26,8 +32,9 @@ from kopt_mcp.evaluator.inputs import GUARD, Guarded, dense_strides, draw
 from kopt_mcp.evaluator.outbox import COUNT, FAILED, PLACE, TOKEN_BYTES
 from kopt_mcp.evaluator.process import CandidateProcess
 from kopt_mcp.evaluator.shared import INPUTS_AT, SharedMemory
-from kopt_mcp.evaluator.snapshots import ReadMemory, memory_of, rebuilt
+from kopt_mcp.evaluator.snapshots import Glance, Piece, ReadMemory, can_be_read, memory_of, rebuilt
 from kopt_mcp.evaluator.timing import WallClock
+from kopt_mcp.evaluator.watching import same_bits
 from kopt_mcp.problem import Case, Problem
 
 _SLOTS = 3
@@ -39,6 +46,8 @@ _EVADABLE_SHARE = 0.5
 _SLACK = 1 << 20
 """Bytes that outputs may be larger than expected before they are not even read."""
 _MOST_OUTPUTS = 64
+_GLANCES = 64
+"""About how many elements of an input that is an output are noted at the answer."""
 
 
 class Held:
@@ -80,7 +89,7 @@ class Held:
 
     def warm(self, arm: Arm, seed: int, count: int) -> float:
         """See `Sampler`."""
-        return stats.median([self._sample(arm, seed, cold=False).us for _ in range(count)])
+        return stats.median([self._sample(arm, seed + n, cold=False).us for n in range(count)])
 
     def typical(self, times: list[float]) -> float:
         """See `Sampler`: what disturbs a call on a CPU only ever makes it longer."""
@@ -106,15 +115,19 @@ class Held:
         laid.fill()
         if cold:
             self._evictor.evict()
-        us = call.go(look)
+        us = call.go(partial(laid.glance, self._problem.mutates) if look else None)
+        free = {*self._problem.mutates, *self._problem.scratch}
         memory: list[torch.Tensor] | None = None
         mutated: list[torch.Tensor] = []
         if look:
+            mutated = laid.settled()
+            laid.require_unchanged(free)
+            laid.spoil(free)
             memory = call.memory(4 * sum(o["bytes"] for o in self._outputs) + _SLACK, self._read)
-            mutated = [laid.now(i) for i in self._problem.mutates]
             call.resume()
         described = process.answer("timed")["outputs"]
-        laid.require_unchanged({*self._problem.mutates, *self._problem.scratch})
+        if not look:
+            laid.require_unchanged(free)
         outputs = None
         if look:
             returned = process.outputs(process.ask("hand_over")) if memory is None else rebuilt(memory, described)
@@ -136,6 +149,7 @@ class _Laid:
         """Where each buffer goes."""
         self._tensors: dict[int, dict[str, Any]] = {}
         """Where each argument that is a tensor lies in its buffer, by position."""
+        self._glances: dict[int, tuple[int, int, torch.Tensor]] = {}
         self.args: list[dict[str, Any]] = []
         buffers = iter(inputs.buffers)
         for position, value in enumerate(inputs.args):
@@ -156,11 +170,34 @@ class _Laid:
         for buffer, at in zip(self._inputs.buffers, self._at, strict=True):
             self._shared.view(at).copy_(buffer)
 
-    def now(self, position: int) -> torch.Tensor:
-        """A copy of one argument as it is now."""
-        now = self._shared.view(self._tensors[position])
-        strides = self.args[position]["strides"]
-        return (now if strides is None else now.as_strided(now.shape, strides)).clone()
+    def glance(self, positions: Sequence[int]) -> None:
+        """Note pieces of arguments that are outputs, for `settled`."""
+        for position in positions:
+            flat = self._shared.view(self._tensors[position]).view(-1)
+            step = max(1, flat.numel() // _GLANCES)
+            start = secrets.randbelow(step)
+            self._glances[position] = (start, step, flat[start::step].clone())
+
+    def settled(self) -> list[torch.Tensor]:
+        """Copies of the arguments that were glanced at, in that order.
+
+        Raises:
+            Fault: `CHEATED`, one has changed since.
+        """
+        copies = []
+        for position, (start, step, piece) in self._glances.items():
+            now = self._shared.view(self._tensors[position])
+            if not same_bits(now.view(-1)[start::step], piece):
+                raise Fault("CHEATED", f"a timed call that had said that it was done went on changing input {position}")
+            strides = self.args[position]["strides"]
+            copies.append((now if strides is None else now.as_strided(now.shape, strides)).clone())
+        return copies
+
+    def spoil(self, free: set[int]) -> None:
+        """Make every value of the arguments that are not in `free` wrong."""
+        for position, at in zip(self._tensors, self._at, strict=True):
+            if position not in free:
+                self._shared.view(at).bitwise_not_()
 
     def require_unchanged(self, free: set[int]) -> None:
         """See that nothing was written but the arguments in `free`.
@@ -182,9 +219,10 @@ class _Call:
         self._process, self._pid = process, process.runner.pid
         self._strays = process.turn.freeze(self._pid)
         self._places: list[tuple[int, int]] = []
+        self._glance, self._pieces = Glance(), list[Piece]()
 
-    def go(self, look: bool) -> float:
-        """Let it run, and return how long it took, in microseconds; with `look` it is stopped again at once."""
+    def go(self, glance: Callable[[], None] | None) -> float:
+        """Let it run, and return how long it took, in microseconds; with `glance` it is stopped again at once."""
         channel, token = self._process.runner.channel, secrets.token_bytes(TOKEN_BYTES)
         timeout_s = self._process.timeout_s
         with self._process.faults("timed"):
@@ -193,15 +231,18 @@ class _Call:
             self._process.turn.release(self._pid, self._strays)
             said = channel.wait_for(TOKEN_BYTES + COUNT.size, timeout_s)
             us = (time.perf_counter() - begin) * 1e6
-            if look:
+            if glance is not None:
                 self._process.turn.halt(self._pid)
-                self._strays = self._process.turn.freeze(self._pid)
+                glance()
             (count,) = COUNT.unpack(said[TOKEN_BYTES:])
             count = 0 if count == FAILED else count
             if said[:TOKEN_BYTES] != token or count > _MOST_OUTPUTS:
                 raise Fault("CHEATED", "the candidate's process gave an answer to 'timed' that is none")
             data = channel.wait_for(count * PLACE.size, timeout_s)
         self._places = [PLACE.unpack_from(data, n * PLACE.size) for n in range(count)]
+        if glance is not None:
+            self._pieces = self._glance(self._process.runner.main_pid, self._places)
+            self._strays = self._process.turn.freeze(self._pid)
         return us
 
     def resume(self) -> None:
@@ -212,17 +253,27 @@ class _Call:
         """The bytes of each output, read out of the stopped process; None where the system does not let us.
 
         Raises:
-            Fault: they are more than `most`, or lie where nothing is.
+            Fault: they are more than `most`, overlap, changed after the answer, or cannot be read though ours could be.
         """
         if sum(size for _, size in self._places) > most:
             raise Fault("INCORRECT_SHAPE", "the outputs are larger than expected")
+        ordered = sorted(place for place in self._places if place[1])
+        if any(address + size > following for (address, size), (following, _) in pairwise(ordered)):
+            raise Fault("INCORRECT_NUMERICAL", "two outputs of a timed call share memory")
         try:
-            return [read(self._process.runner.main_pid, address, size) for address, size in self._places]
+            found = [read(self._process.runner.main_pid, address, size) for address, size in self._places]
         except OSError as error:
             if error.errno == errno.EFAULT:
                 raise Fault("CHEATED", "the candidate's process says that an output lies where nothing is") from None
+            if can_be_read(self._process.turn.zygote, read):
+                raise Fault("CHEATED", "the candidate's process keeps its memory from being read") from None
             self._process.isolation["snapshots"] = f"off: {os.strerror(error.errno or 0)}"
             return None
+        if not all(piece.is_in(found) for piece in self._pieces):
+            raise Fault(
+                "CHEATED", "an output changed after the timed call had said that it was done, or with its input"
+            )
+        return found
 
 
 def _room(buffer: torch.Tensor) -> int:

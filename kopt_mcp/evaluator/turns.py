@@ -21,7 +21,7 @@ class Turn:
     """Which of a zygote's runners may run. Each is named by its process id."""
 
     def __init__(self, zygote: int) -> None:
-        self._zygote = zygote
+        self.zygote = zygote
         self._lock = threading.Lock()
         self._runners: set[int] = set()
         self._running: set[int] = set()
@@ -78,13 +78,27 @@ class Turn:
         with self._lock:
             self._stop(self._running)
             self._running = set()
-            deadline = time.monotonic() + _STOP_S
-            while moving := [p for p in sandbox.descendants(self._zygote) if not _stopped(p)]:
-                if time.monotonic() > deadline:
-                    raise Fault("CHEATED", f"{len(moving)} of the candidate's processes cannot be stopped")
-                for one in moving:
-                    _signal(one, signal.SIGSTOP)
+            self._wait_until_all_rest()
         return [one for one in sandbox.descendants(pid) if _group(one) != pid]
+
+    def _wait_until_all_rest(self) -> None:
+        """Stop what still moves until two looks in a row find the same processes, and all of them at rest.
+
+        One look is not enough: while it is taken, a process may start another where it has been looked already, and
+        end. What rested at the first of two looks cannot have started what the second would miss.
+        """
+        deadline = time.monotonic() + _STOP_S
+        before: list[int] = []
+        while True:
+            found = sorted(sandbox.descendants(self.zygote))
+            moving = [pid for pid in found if not _stopped(pid)]
+            if not moving and found == before:
+                return
+            if time.monotonic() > deadline:
+                raise Fault("CHEATED", f"{max(1, len(moving))} of the candidate's processes cannot be stopped")
+            for pid in moving:
+                _signal(pid, signal.SIGSTOP)
+            before = [] if moving else found
 
     def halt(self, pid: int) -> None:
         """Stop a runner's process group at once; `freeze` sees to the rest."""
@@ -102,8 +116,9 @@ class Turn:
 
     def _stop(self, running: set[int]) -> None:
         """Stop these runners and what became of others' children: an orphan may have been woken by anybody."""
-        orphans = {p for p in sandbox.children(self._zygote) if p not in self._runners}
+        orphans = {p for p in sandbox.children(self.zygote) if p not in self._runners}
         for root in running | orphans:
+            self.halt(root)  # all of its group at once: one by one, a process may start another before its turn comes
             for pid in [root, *sandbox.descendants(root)]:
                 _signal(pid, signal.SIGSTOP)
 
@@ -115,12 +130,15 @@ def wake(pid: int) -> None:
 
 
 def _stopped(pid: int) -> bool:
-    """Whether no thread of a process runs; a process that is gone or ending does not run either."""
+    """Whether no thread of a process runs; a process that is gone or ending does not run either.
+
+    One that is stopped for its tracer (`t`) counts as running: the tracer may have taken our signal away from it.
+    """
     try:
         stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
         return True
-    return all(text.rpartition(")")[2].split()[0] in "TtZX" for text in stats)
+    return all(text.rpartition(")")[2].split()[0] in "TZX" for text in stats)
 
 
 def _group(pid: int) -> int:
