@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kopt_mcp import csource, features
 from kopt_mcp.changes import words
-from kopt_mcp.changes.sites import Site, regions_of
+from kopt_mcp.changes.sites import Site, differences, shown
 from kopt_mcp.models import ChangeKind
 
 NAME = re.compile(r"[A-Za-z_]\w*")
@@ -39,24 +38,14 @@ class Line:
     function: str
 
 
-def compare(old: str, new: str, name: str) -> tuple[list[Site], frozenset[str], dict[str, int]]:
-    """(places that differ, names that only one version has, regions by function)."""
+def compare(old: str, new: str, name: str) -> tuple[list[Site], frozenset[str], dict[str, frozenset[str]]]:
+    """(places that differ, names that only one version has, names that each function mentions)."""
     before, after = _lines(old), _lines(new)
-    matcher = difflib.SequenceMatcher(None, [_key(x) for x in before], [_key(x) for x in after], autojunk=False)
-    sites: list[Site] = []
-    gone: list[Line] = []
-    come: list[Line] = []
-    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-        if tag == "equal":
-            continue
-        pairs, only_old, only_new = _paired(before[i1:i2], after[j1:j2])
-        sites += [_changed(one, other) for one, other in pairs]
-        gone += only_old
-        come += only_new
     calls = _calls([*before, *after])
-    sites += _moved(gone, come)
-    fresh = _names(before) ^ _names(after)
-    return [_near(site, calls) for site in sites], frozenset(fresh), regions_of(calls)
+    # The compiler's flags belong with the first function there is.
+    near = next(filter(None, calls), "")
+    sites = [_site(one, other, near) for one, other in differences(before, after, _key, _alike)]
+    return [site for site in sites if site], frozenset(_names(before) ^ _names(after)), calls
 
 
 def _lines(text: str) -> list[Line]:
@@ -79,60 +68,48 @@ def _calls(lines: Sequence[Line]) -> dict[str, frozenset[str]]:
     return {function: frozenset(mentioned) for function, mentioned in found.items()}
 
 
-def _paired(old: Sequence[Line], new: Sequence[Line]) -> tuple[list[tuple[Line, Line]], list[Line], list[Line]]:
-    """Lines that are versions of one another, in order; then what is left of either side."""
-    pairs: list[tuple[Line, Line]] = []
-    rest = list(old)
-    only_new: list[Line] = []
-    for line in new:
-        match = next((o for o in rest if _alike(o.text, line.text)), None)
-        if match is None:
-            only_new.append(line)
-        else:
-            pairs.append((match, line))
-            rest.remove(match)
-    return pairs, rest, only_new
-
-
-def _alike(one: str, other: str) -> bool:
-    return difflib.SequenceMatcher(None, _words(one), _words(other), autojunk=False).ratio() > 0.6
+def _alike(one: Line, other: Line) -> bool:
+    return difflib.SequenceMatcher(None, _words(one.text), _words(other.text), autojunk=False).ratio() > 0.6
 
 
 def _words(text: str) -> list[str]:
     return re.findall(r"\w+|\S", text)
 
 
-def _changed(old: Line, new: Line) -> Site:
-    """A line that was edited, judged by the words that differ before the words around them."""
-    one, other = _words(old.text), _words(new.text)
+def _site(old: Line | None, new: Line | None, near: str) -> Site | None:
+    """The place of one difference; a moved line that only closes or includes something is none."""
+    line = new or old
+    assert line is not None
+    filler, differs = FILLER.fullmatch(_key(line)), line.text
+    kind: ChangeKind | None
+    if old is new:
+        if filler:
+            return None
+        kind, what = "scheduling", "order of lines"
+    elif old and new:
+        # Judged by the words that differ before the words around them.
+        differs = _differing(old.text, new.text)
+        kind, what = _kind(differs, line.text)
+    elif filler and not line.text.startswith("//"):
+        kind, what = None, shown(line.text)
+    else:
+        kind, what = _kind(differs, line.text)
+    return Site(kind, what, line.function, line.number, frozenset(NAME.findall(differs)), "" if line.function else near)
+
+
+def _differing(old: str, new: str) -> str:
+    """The words that either version has more: those of the old one, then those of the new one."""
+    one, other = _words(old), _words(new)
     codes = difflib.SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
-    cut = " ".join(w for tag, i1, i2, _, _ in codes if tag != "equal" for w in one[i1:i2])
-    put = " ".join(w for tag, _, _, j1, j2 in codes if tag != "equal" for w in other[j1:j2])
-    names = frozenset(NAME.findall(f"{cut} {put}"))
-    kind, what = _kind(f"{cut} {put}", names, new.text)
-    return Site(kind, what, new.function, new.number, names)
+    changed = [code for code in codes if code[0] != "equal"]
+    return " ".join(
+        [w for _, i, j, _, _ in changed for w in one[i:j]] + [w for _, _, _, i, j in changed for w in other[i:j]]
+    )
 
 
-def _moved(gone: Sequence[Line], come: Sequence[Line]) -> Iterator[Site]:
-    stays = Counter(_key(x) for x in gone) & Counter(_key(x) for x in come)
-    for line in come:
-        if not stays[_key(line)]:
-            yield _whole(line)
-        elif not FILLER.fullmatch(_key(line)):
-            yield Site("scheduling", "order of lines", line.function, line.number, frozenset(NAME.findall(line.text)))
-    yield from (_whole(line) for line in gone if not stays[_key(line)])
-
-
-def _whole(line: Line) -> Site:
-    names = frozenset(NAME.findall(line.text))
-    if FILLER.fullmatch(_key(line)) and not line.text.startswith("//"):
-        return Site(None, _shown(line.text), line.function, line.number, names)
-    kind, what = _kind(line.text, names, line.text)
-    return Site(kind, what, line.function, line.number, names)
-
-
-def _kind(differs: str, names: frozenset[str], line: str) -> tuple[ChangeKind | None, str]:
+def _kind(differs: str, line: str) -> tuple[ChangeKind | None, str]:
     """The kind of what differs in a line, and what to call it."""
+    names = frozenset(NAME.findall(differs))
     for feature in features.coded(line):
         if feature.kind == "arch" and feature not in features.coded(_without(line, names)):
             return (
@@ -155,8 +132,8 @@ def _kind_of_code(differs: str, names: frozenset[str], line: str) -> tuple[Chang
     if names and names <= LOOSE | words.MATH:
         return "numerics", " to ".join(sorted(names))
     if _only_moves(line):
-        return "memory", _shown(line)
-    return "algorithm", _shown(line)
+        return "memory", shown(line)
+    return "algorithm", shown(line)
 
 
 def _kind_of_flags(differs: str) -> tuple[ChangeKind | None, str]:
@@ -175,16 +152,3 @@ def _only_moves(line: str) -> bool:
     return re.search(r"\b_mm\w*_(?:loadu?|storeu?|stream|prefetch)\w*\(", line) is not None and not re.search(
         r"\b_mm\w*_(?:add|sub|mul|fma\w*|div|max|min|exp)\w*\(", line
     )
-
-
-def _near(site: Site, calls: dict[str, frozenset[str]]) -> Site:
-    """A constant belongs with the first function that uses it; the compiler's flags with the first there is."""
-    if site.function:
-        return site
-    users = [function for function, mentioned in calls.items() if function and site.names & mentioned]
-    user = next(iter([*users, *filter(None, calls)]), "")
-    return Site(site.kind, site.what, site.function, site.line, site.names, user)
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:37]}..."

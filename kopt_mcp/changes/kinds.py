@@ -9,6 +9,7 @@ from dataclasses import replace
 from kopt_mcp import features
 from kopt_mcp.changes import words
 from kopt_mcp.changes.deltas import CASTS, Context, Delta, bare, flat, function_of, only_wrapped
+from kopt_mcp.changes.sites import shown
 from kopt_mcp.models import ChangeKind
 from kopt_mcp.source import dotted
 
@@ -189,5 +190,4 @@ def _text(node: ast.AST | None) -> str:
 
 
 def _shown(node: ast.AST | None) -> str:
-    line = " ".join(_text(node).split())
-    return line if len(line) <= 40 else f"{line[:37]}..."
+    return shown(_text(node))

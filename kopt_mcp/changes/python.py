@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import copy
-import difflib
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kopt_mcp.changes.deltas import Context, Delta, deltas
 from kopt_mcp.changes.kinds import kind_of, kind_of_statement
-from kopt_mcp.changes.sites import Site, regions_of
+from kopt_mcp.changes.sites import Site, differences
 from kopt_mcp.source import parse, undocumented
 
 Unit = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module | ast.ClassDef
@@ -26,8 +24,8 @@ class Line:
     number: int
 
 
-def compare(old: str, new: str, name: str) -> tuple[list[Site], frozenset[str], dict[str, int]]:
-    """(places that differ, names that only one version has, regions by function).
+def compare(old: str, new: str, name: str) -> tuple[list[Site], frozenset[str], dict[str, frozenset[str]]]:
+    """(places that differ, names that only one version has, names that each function mentions).
 
     Raises:
         InputRefused: a version does not parse.
@@ -35,11 +33,9 @@ def compare(old: str, new: str, name: str) -> tuple[list[Site], frozenset[str], 
     before, after = undocumented(parse(old, name)), undocumented(parse(new, name))
     was, now = dict(units(before)), dict(units(after))
     sites = [site for unit in dict.fromkeys([*was, *now]) for site in _compared(unit, was.get(unit), now.get(unit))]
-    mentioned = {unit: _names(node) | _names(was[unit]) if unit in was else _names(node) for unit, node in now.items()}
-    mentioned |= {unit: _names(node) for unit, node in was.items() if unit not in now}
+    mentioned = {unit: _names(now.get(unit)) | _names(was.get(unit)) for unit in dict.fromkeys([*now, *was])}
     calls = {unit: frozenset(words | ({unit.split(".")[0]} & set(now))) for unit, words in mentioned.items()}
-    placed = [_near(site, calls) for site in sites]
-    return placed, frozenset(_names(before) ^ _names(after)), regions_of(calls)
+    return sites, frozenset(_names(before) ^ _names(after)), calls
 
 
 def units(tree: ast.Module) -> Iterator[tuple[str, Unit]]:
@@ -60,21 +56,13 @@ def _compared(unit: str, old: Unit | None, new: Unit | None) -> list[Site]:
             return []
         verb = "added" if old is None else "removed"
         return [Site("algorithm", f"{verb} function", unit, present.lineno, frozenset(_names(present)))]
-    before, after = list(_lines(old)), list(_lines(new))
-    matcher = difflib.SequenceMatcher(None, [x.text for x in before], [x.text for x in after], autojunk=False)
-    context = Context(kernel=_on_device(new))
-    sites: list[Site] = []
-    gone: list[Line] = []
-    come: list[Line] = []
-    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-        if tag == "equal":
-            continue
-        pairs, only_old, only_new = _paired(before[i1:i2], after[j1:j2])
-        for one, other in pairs:
+    context, sites = Context(kernel=_on_device(new)), list[Site]()
+    for one, other in differences(list(_lines(old)), list(_lines(new)), lambda line: line.text, _same_role):
+        if one and other and one is not other:
             sites += _changed(unit, one, other, context)
-        gone += only_old
-        come += only_new
-    return [*sites, *_moved(unit, gone, come, context)]
+        elif line := other or one:
+            sites.append(_whole(unit, line, context, moved=one is other))
+    return sites
 
 
 def _on_device(unit: Unit) -> bool:
@@ -134,21 +122,6 @@ def _head(statement: ast.stmt) -> ast.stmt:
     return ast.fix_missing_locations(ast.copy_location(bare, statement))
 
 
-def _paired(old: list[Line], new: list[Line]) -> tuple[list[tuple[Line, Line]], list[Line], list[Line]]:
-    """Statements that are versions of one another, in order; then what is left of either side."""
-    pairs: list[tuple[Line, Line]] = []
-    rest = list(old)
-    only_new = []
-    for line in new:
-        match = next((o for o in rest if _same_role(o, line)), None)
-        if match is None:
-            only_new.append(line)
-        else:
-            pairs.append((match, line))
-            rest.remove(match)
-    return pairs, rest, only_new
-
-
 def _same_role(one: Line, other: Line) -> bool:
     if type(one.node) is not type(other.node):
         return False
@@ -191,18 +164,10 @@ def _site(delta: Delta, unit: str, number: int) -> Site:
     return Site(kind, what, unit, line or number, frozenset(names | {delta.context.target}))
 
 
-def _moved(unit: str, gone: list[Line], come: list[Line], context: Context) -> Iterator[Site]:
-    """Statements that are new, dropped, or only in another place."""
-    stays = Counter(x.text for x in gone) & Counter(x.text for x in come)
-    for line in come:
-        if stays[line.text]:
-            yield Site("scheduling", "order of statements", unit, line.number, frozenset(_names(line.node)))
-        else:
-            yield _whole(unit, line, context)
-    yield from (_whole(unit, line, context) for line in gone if not stays[line.text])
-
-
-def _whole(unit: str, line: Line, context: Context) -> Site:
+def _whole(unit: str, line: Line, context: Context, moved: bool) -> Site:
+    """A statement that is new, dropped, or only in another place."""
+    if moved:
+        return Site("scheduling", "order of statements", unit, line.number, frozenset(_names(line.node)))
     if isinstance(line.node, ast.arg):
         return Site(None, f"parameter {line.node.arg}", unit, line.number, frozenset([line.node.arg]))
     node = _head(line.node) if isinstance(line.node, ast.stmt) and hasattr(line.node, "body") else line.node
@@ -221,11 +186,3 @@ def _names(node: ast.AST | None) -> set[str]:
         elif isinstance(inner, (ast.FunctionDef, ast.ClassDef)):
             found.add(inner.name)
     return found
-
-
-def _near(site: Site, calls: Mapping[str, frozenset[str]]) -> Site:
-    """A constant of the module belongs with the first function that uses it."""
-    if site.function:
-        return site
-    user = next((unit for unit, words in calls.items() if unit and site.names & words), "")
-    return Site(site.kind, site.what, site.function, site.line, site.names, user)

@@ -43,8 +43,7 @@ def read(old: str, new: str, name: str) -> Reading:
     """
     if max(old.count("\n"), new.count("\n")) > LARGEST_LINES:
         return Reading(())
-    sites, fresh, regions = (python if name.endswith(".py") else cpp).compare(old, new, name)
-    return Reading(parts(sites, fresh, regions))
+    return Reading(parts(*(python if name.endswith(".py") else cpp).compare(old, new, name)))
 
 
 def off_tier(tier: int, reading: Reading) -> str:

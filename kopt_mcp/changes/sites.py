@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import difflib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from kopt_mcp.models import ChangeKind
 
@@ -61,16 +64,18 @@ class Part:
         return f"{WORDS[self.kind]}: {', '.join(self.places[:2])}{more}"
 
 
-def parts(sites: Sequence[Site], fresh: frozenset[str], regions: Mapping[str, int]) -> tuple[Part, ...]:
+def parts(sites: Sequence[Site], fresh: frozenset[str], calls: Mapping[str, frozenset[str]]) -> tuple[Part, ...]:
     """The independent kinds of change, the strongest first.
 
     Places are one change where a name ties them that the patch brings in or drops, or where one brings the other in
-    the same region.
+    the same region: functions that work together (a kernel, its helpers, and who launches it).
 
     Args:
         fresh: names that only one of the two texts has.
-        regions: by function, which of them work together (a kernel, its helpers, and who launches it).
+        calls: by function, the names that it mentions; the module itself is "".
     """
+    regions = _regions(calls)
+    sites = [_placed(site, calls) for site in sites]
     found: dict[ChangeKind, list[Site]] = {}
     for region in sorted({_region(site, regions) for site in sites}):
         here = [site for site in sites if _region(site, regions) == region]
@@ -110,12 +115,15 @@ def _tied(sites: Sequence[Site], fresh: frozenset[str]) -> list[list[Site]]:
     return [members for _, members in groups]
 
 
-def regions_of(calls: Mapping[str, frozenset[str]]) -> dict[str, int]:
-    """Which functions work together: those that name one another, directly or through others.
+def _placed(site: Site, calls: Mapping[str, frozenset[str]]) -> Site:
+    """What stands outside of all functions belongs with the first one that uses it."""
+    if site.function:
+        return site
+    return replace(site, near=next((name for name, used in calls.items() if name and site.names & used), site.near))
 
-    Args:
-        calls: by function, the names that it mentions; the module itself is "".
-    """
+
+def _regions(calls: Mapping[str, frozenset[str]]) -> dict[str, int]:
+    """Which functions work together: those that name one another, directly or through others."""
     number = {name: at for at, name in enumerate(calls)}
     for name, mentioned in calls.items():
         for other in mentioned:
@@ -123,3 +131,40 @@ def regions_of(calls: Mapping[str, frozenset[str]]) -> dict[str, int]:
                 low, high = sorted((number[name], number[other]))
                 number = {k: low if v == high else v for k, v in number.items()}
     return number
+
+
+Line = TypeVar("Line")
+
+
+def differences(
+    old: Sequence[Line], new: Sequence[Line], key: Callable[[Line], str], alike: Callable[[Line, Line], bool]
+) -> Iterator[tuple[Line | None, Line | None]]:
+    """Lines that differ: versions of one another first, then what is new, then what was dropped.
+
+    One side is None where the other has no counterpart; a line that only moved is handed out twice, as itself.
+    """
+    gone: list[Line] = []
+    come: list[Line] = []
+    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(
+        None, list(map(key, old)), list(map(key, new)), autojunk=False
+    ).get_opcodes():
+        if tag == "equal":
+            continue
+        rest = list(old[i1:i2])
+        for line in new[j1:j2]:
+            match = next((one for one in rest if alike(one, line)), None)
+            if match is None:
+                come.append(line)
+            else:
+                rest.remove(match)
+                yield match, line
+        gone += rest
+    stays = Counter(map(key, gone)) & Counter(map(key, come))
+    yield from ((line if stays[key(line)] else None, line) for line in come)
+    yield from ((line, None) for line in gone if not stays[key(line)])
+
+
+def shown(text: str) -> str:
+    """On one line, cut to what fits a message."""
+    line = " ".join(text.split())
+    return line if len(line) <= 40 else f"{line[:37]}..."

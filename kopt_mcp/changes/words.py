@@ -3,30 +3,67 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import yaml
 
-TABLE: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
-LAUNCH_ARGUMENTS = frozenset(TABLE["launch_arguments"])
-LAUNCH_CALLS = frozenset(TABLE["launch_calls"])
-MEMORY_ARGUMENTS = frozenset(TABLE["memory_arguments"])
-HINTS = frozenset(TABLE["hints"])
-MEMORY_CALLS = frozenset(TABLE["memory_calls"]) | HINTS
-TYPES = frozenset(TABLE["types"])
-INDEX_TYPES = frozenset(TABLE["index_types"])
-NUMERIC_ARGUMENTS = frozenset(TABLE["numeric_arguments"])
-MATH = frozenset(TABLE["math"])
-SCHEDULING_WORDS = frozenset(TABLE["scheduling_words"])
-SCHEDULING_ARGUMENTS = frozenset(TABLE["scheduling_arguments"])
-CARRIERS = frozenset(TABLE["carriers"])
-ALLOCATIONS = frozenset(TABLE["allocations"])
-EMPTY_CALLS = frozenset(TABLE["empty_calls"])
-ASSEMBLY = frozenset(TABLE["assembly"])
-PROGRAM = frozenset(TABLE["program"])
-HOST_HELPERS = frozenset(TABLE["host_helpers"])
-MODULES = frozenset(TABLE["modules"])
+
+LAUNCH_ARGUMENTS = _words("num_warps num_stages num_ctas maxnreg waves_per_eu matrix_instr_nonkdim kpack num_threads")
+"""Arguments of a launch or of triton.Config."""
+LAUNCH_CALLS = _words("autotune heuristics Config")
+"""Calls and decorators whose arguments are launch parameters."""
+MEMORY_ARGUMENTS = _words(
+    "mask other cache_modifier eviction_policy volatile boundary_check padding_option order strides offsets"
+)
+"""Arguments of loads, stores and block pointers."""
+HINTS = _words("multiple_of max_contiguous max_constancy assume")
+"""What tells the compiler about addresses."""
+MEMORY_CALLS = _words("load store make_block_ptr advance contiguous prefetch trans stride") | HINTS
+"""Calls that move data or describe where it lies."""
+TYPES = _words(
+    "float64 float32 float16 bfloat16 float8e4nv float8e5 float8e4b8 float8e5b16 tf32 half double float int8 uint8 "
+    "__half __nv_bfloat16 hip_bfloat16 half2 element_ty"
+)
+"""Types that values are computed in."""
+INDEX_TYPES = _words("int32 int64 uint32 uint64")
+"""Types of indices, whose width is a matter of addresses."""
+NUMERIC_ARGUMENTS = _words(
+    "dtype out_dtype acc input_precision allow_tf32 max_num_imprecise_acc fp_downcast_rounding enable_fp_fusion "
+    "allow_flush_denorm ieee_rounding"
+)
+"""Arguments that set a type or an accuracy."""
+MATH = _words(
+    "exp exp2 log log2 rsqrt sqrt sqrt_rn div_rn fdiv fast_expf fast_dividef rcp tanh fast_tanhf sigmoid erf fma "
+    "expf exp2f __expf __exp2f __logf log2f logf __fdividef rsqrtf sqrtf __frcp_rn __fsqrt_rn tanhf fmaf __fmaf_rn "
+    "ex2"
+)
+"""Functions that stand for one another at another accuracy and speed."""
+SCHEDULING_WORDS = _words(
+    "program_id num_programs atomic_add atomic_max atomic_min atomic_cas multi_processor_count NUM_SMS num_sms "
+    "SPLIT_K split_k swizzle2d static_range CUDAGraph GROUP_M GROUP_SIZE_M NUM_SM NUM_PROGRAMS persistent "
+    "PERSISTENT debug_barrier ROWS_PER_PROGRAM NUM_SPLITS"
+)
+"""What says which block does which work, and when."""
+SCHEDULING_ARGUMENTS = _words("flatten loop_unroll_factor disallow_acc_multi_buffer disable_licm")
+"""Arguments of loops."""
+CARRIERS = _words("axis keep_dims keepdims dim shape key")
+"""Arguments that follow a change of layout or of the autotuner, and are none on their own."""
+ALLOCATIONS = _words("empty empty_like zeros zeros_like new_empty new_zeros full empty_strided")
+"""Calls that make a buffer."""
+EMPTY_CALLS = _words("static_assert device_assert static_print device_print print")
+"""Calls that compute nothing."""
+ASSEMBLY = _words("inline_asm_elementwise inline_asm")
+"""Calls that hold assembly."""
+PROGRAM = _words("program_id num_programs")
+"""What a program knows of its own place."""
+HOST_HELPERS = _words(
+    "max min int len abs round cdiv next_power_of_2 element_size size stride numel bool divmod "
+    "get_device_properties range isinstance"
+)
+"""What the host calls to work out a launch."""
+MODULES = _words("tl triton torch libdevice math language extra range")
+"""Names in front of others."""
 
 LAUNCH_NAMES = re.compile(
     r"(?ix)_?(?: (?:block|tile|chunk|threads?|warps?|group|grid|stages?)(?:_?(?:size|dims?|shape|per_block|per_row))?"
