@@ -17,7 +17,7 @@ from pathlib import Path
 from kopt_mcp.errors import InputRefused, ProblemInvalid, WorkspaceFailed
 from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.problem import ProblemError
-from kopt_mcp.problems import FORMATS, Recognition, Unrecognised, complete, module, recognise, source
+from kopt_mcp.problems import FORMATS, Recognition, Unrecognised, complete, recognise, source
 from kopt_mcp.project import Project
 from kopt_mcp.tracing import kernel_of, require_same
 
@@ -160,7 +160,7 @@ def _described(found: Recognition) -> list[str]:
     lines += [f"  file     {path}" for path in found.files if path != found.path]
     lines += [f"  missing  {text}" for text in found.missing]
     if found.trust == "reported":
-        from kopt_mcp.problems.scripts import HOW_TO_MEASURE
+        from kopt_mcp.problems.script import HOW_TO_MEASURE
 
         lines.append(f"  trust    reported: it judges and times the kernel itself. {HOW_TO_MEASURE}")
     return lines
@@ -176,8 +176,7 @@ def _text(found: Recognition, out: Path, kernel: Path | None) -> str | None:
             print("\nnothing written: name the kernel with --kernel for a problem file to complete.")
             return None
         return scaffold(kernel.name, decode(_bytes(kernel), kernel.name).body)
-    own = getattr(module(found.format), "written", None)
-    return str(own(found, out)) if own else source(found, out.parent, kernel)
+    return source(found, out.parent, kernel)
 
 
 def _write(out: Path, text: str, force: bool) -> None:

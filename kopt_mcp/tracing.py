@@ -17,9 +17,8 @@ from kopt_mcp.errors import InputRefused, ProblemInvalid, WorkspaceFailed
 from kopt_mcp.evaluator.records import Evaluation, WorkloadResult
 from kopt_mcp.problem import ProblemError
 from kopt_mcp.problems import Recognition
-from kopt_mcp.problems import flashinfer as format_of_traces
+from kopt_mcp.problems.definitions import definition_of, names_of, workloads_of
 from kopt_mcp.problems.solutions import kernel_text, solution_of, trace_of
-from kopt_mcp.problems.workloads import definition_of, names_of, workloads_of
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,7 @@ class Traced:
             WorkspaceFailed: the file cannot be written.
         """
         definition = definition_of(self.found.path)
-        file = format_of_traces.workload_file(self.found.path)
-        given = workloads_of(file, definition) if file else []
+        given = workloads_of(self.found.path, definition)
         results = _together(checked, timed)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         lines = []
@@ -68,7 +66,7 @@ def traced(found: Recognition | None, file: Path | None, kernel: Path, against: 
     """
     if file is None:
         return None
-    if found is None or found.format != format_of_traces.NAME:
+    if found is None or found.format != "flashinfer":
         raise InputRefused(
             "--trace is given, but the problem is no definition.json; traces are of definitions; drop it."
         )
@@ -103,7 +101,7 @@ def require_same(kernel: Path, found: Recognition | None) -> None:
     if kernel.suffix != ".json":
         return
     named = solution_of(kernel).definition
-    own = definition_of(found.path).name if found is not None and found.format == format_of_traces.NAME else None
+    own = definition_of(found.path).name if found is not None and found.format == "flashinfer" else None
     if named != own:
         raise InputRefused(
             f"{kernel.name} is a solution of {named[:80]!r}, and the problem is {own or 'no definition'!r}; name its "

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from evaluating import digest, evaluate
 
 from kopt_mcp.evaluator.records import Evaluation, Mutant
-from kopt_mcp.problems import recognise, source
+from kopt_mcp.problem import Problem
+from kopt_mcp.problems import complete, opened, recognise, source
 from kopt_mcp.watch import Watch
 
 if TYPE_CHECKING:
@@ -40,6 +41,13 @@ class Task:
         kernel = self._folder / "candidate.py"
         kernel.write_text(text, encoding="utf-8")
         return evaluate(self._evaluator, kernel, self.file, **how)
+
+
+def load(path: Path, **options: Any) -> Problem:
+    """The problem of a task, as the file says that is written for it."""
+    found = complete(recognise(path))
+    told = {**found.options, **options}
+    return opened(str(path), format=found.format, path=str(found.path.resolve()), files={}, options=told)
 
 
 def written(folder: Path, files: Mapping[str, str]) -> Path:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from evaluating import running_evaluator
-from tasks import Task, written
+from tasks import Task, load, written
 
 from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.problem import ProblemError
-from kopt_mcp.problems import Recognition, autokernel, load, recognise
+from kopt_mcp.problems import Recognition, autokernel, recognise
+from kopt_mcp.problems.loaders import executed
 
 SOFTMAX = """
 KERNEL_TYPE = "softmax"
@@ -151,7 +152,7 @@ def test_the_compile_helper_lies_beside_a_kernel_that_imports_it(evaluator: Loca
     assert taken.verify(text).status == "PASSED"
     (folder / "kernels/cuda/_compile.py").write_text("raise ValueError\n")
     with pytest.raises(Exception, match=r"_compile\.py was [0-9a-f]{12} when the task was taken in"):
-        load(taken.file)
+        executed(taken.file)
 
 
 def test_the_reference_of_neighbours_agrees_with_halves(tmp_path: Path) -> None:
@@ -162,5 +163,5 @@ def test_the_reference_of_neighbours_agrees_with_halves(tmp_path: Path) -> None:
 
 
 def test_a_type_that_is_not_known_is_refused_by_load_too(tmp_path: Path) -> None:
-    with pytest.raises(ProblemError, match="KERNEL_TYPE 'conv' is not known"):
-        autokernel.load(tmp_path / "kernel.py", kernel_type="conv")
+    with pytest.raises(ProblemError, match="option kernel_type is 'conv'; expected one of matmul, softmax"):
+        load(written(tmp_path, {"kernel.py": SOFTMAX}) / "kernel.py", kernel_type="conv")

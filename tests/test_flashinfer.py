@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from evaluating import running_evaluator
-from tasks import Task, written
+from tasks import Task, load, written
 
 from kopt_mcp.__main__ import main
 from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.problem import ProblemError, Spec
-from kopt_mcp.problems import Recognition, flashinfer, load, recognise, solutions, workloads
+from kopt_mcp.problems import Recognition, definitions, flashinfer, recognise, solutions
 
 REFERENCE = """
 import torch
@@ -109,9 +109,9 @@ def test_workloads_are_found_where_the_data_set_has_them(tmp_path: Path) -> None
     ("path", "value", "missing"),
     [
         ("name", ..., r"definition.json has no field 'name'; expected a text"),
-        ("axes/rows", 5, r"definition.json: axes.rows is '5'; expected an object with a type"),
+        ("axes/rows", 5, r"definition.json: axes.rows is 5; expected an object with type"),
         ("axes/rows", {"type": "free"}, r"axes.rows: field 'type' is 'free'; expected 'const', 'var' or 'expr'"),
-        ("axes/hidden", {"type": "const", "value": -1}, r"axes.hidden.value is -1; expected 0 to"),
+        ("axes/hidden", {"type": "const", "value": -1}, r"axes.hidden: field 'value' is -1; expected 0 to"),
         ("axes/hidden", {"type": "const", "value": 9.5}, r"axes.hidden: field 'value' is 9.5; expected a whole number"),
         ("inputs/x/shape", ["rows", "depth"], r"inputs.x: field 'shape' names 'depth', which is no axis"),
         ("inputs/x/shape", "rows", r"inputs.x: field 'shape' is 'rows'; expected a list of axes, or null"),
@@ -129,6 +129,10 @@ def test_workloads_are_found_where_the_data_set_has_them(tmp_path: Path) -> None
         ("axes/half", {"type": "expr", "expression": "hidden / 5"}, r"axes.half: 'hidden / 5' gives 19.2"),
         ("axes/half", {"type": "expr", "expression": "9 ** 9 ** 9"}, r"axes.half: '9 \*\* 9 \*\* 9' gives None"),
         ("axes/half", {"type": "expr", "expression": "exit()"}, r"axes.half: 'exit\(\)' gives None"),
+        ("axes/half", {"type": "expr", "expression": "1e308 * 10"}, r"axes.half: '1e308 \* 10' gives inf"),
+        ("axes/half", {"type": "expr", "expression": "(-1) ** 0.5"}, r"axes.half: .* gives None"),
+        ("axes/half", {"type": "expr", "expression": "hidden > 5"}, r"axes.half: 'hidden > 5' gives True"),
+        ("constraints", ["0 < rows < 5"], r"contradict the definition's constraint '0 < rows < 5'"),
     ],
 )
 def test_a_definition_that_is_wrong_is_told_the_field(tmp_path: Path, path: str, value: Any, missing: str) -> None:
@@ -154,7 +158,7 @@ def test_a_definition_that_is_wrong_is_told_the_field(tmp_path: Path, path: str,
         ({**WORKLOAD, "inputs": {**WORKLOAD["inputs"], "x": {"type": "custom"}}}, r"has no custom_inputs_entrypoint"),
         ({**WORKLOAD, "inputs": {**WORKLOAD["inputs"], "x": {"type": "safetensors"}}}, r"inputs.x has no field 'path'"),
         ({"definition": "other", "workload": WORKLOAD}, r"field 'definition' is not 'small_rmsnorm_h96'"),
-        ([], r"line 1 is no object"),
+        ([], r"line 1 is \[\]; expected an object with axes"),
     ],
 )
 def test_a_workload_that_is_wrong_is_told_line_and_field(tmp_path: Path, workload: Any, missing: str) -> None:
@@ -312,6 +316,10 @@ def test_inputs_from_a_file_are_the_same_in_every_call(evaluator: LocalEvaluator
         (safetensors({"order": ("I32", [6], b"\0" * 24)}), r"'order' is int32 \[6\]; expected int32 \[5\]"),
         (safetensors({"other": ("I32", [5], b"\0" * 20)}), r"holds no tensor 'order'; it holds \['other'\]"),
         (safetensors({"order": ("I32", [5], b"\0" * 20)})[:-4], "the bytes of 'order' are not all there"),
+        (
+            safetensors({"order": ("I32", [5], b"\0" * 20)}).replace(b"[0, 20]", b'"0, 20"'),
+            "the bytes of 'order' are not all there",
+        ),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a pointer of Git LFS"),
         (b"\xff" * 64, "is no safetensors file"),
         (struct.pack("<Q", 4) + b"[[[[", "its header is not JSON"),
@@ -326,7 +334,7 @@ def test_a_file_that_holds_something_else_is_named(tmp_path: Path, content: byte
 def test_a_file_outside_is_not_looked_for(tmp_path: Path) -> None:
     for path in ("../../../etc/passwd", "/etc/passwd", "a\0b", "nowhere/x.safetensors"):
         with pytest.raises(ProblemError, match="which is not there; fetch it first"):
-            flashinfer.data_file(tmp_path / "definition.json", path)
+            definitions.data_file(tmp_path / "definition.json", path)
 
 
 SOLUTION: dict[str, Any] = {
@@ -367,7 +375,7 @@ def test_a_solution_becomes_one_file_that_says_how_it_is_called(norm: Task, tmp_
         (lambda s: s["spec"].update(entry_point="kernel.py::a b"), r"no 'file.py::function'"),
         (lambda s: s["sources"][1].update(path="../x.py"), r"sources\[1\]: field 'path' is '../x.py'"),
         (lambda s: s["sources"][1].update(path="kernel.py"), "given once"),
-        (lambda s: s["sources"].append(3), r"sources\[2\] is no object"),
+        (lambda s: s["sources"].append(3), r"sources\[2\] is 3; expected an object with path"),
         (lambda s: s.pop("spec"), "has no field 'spec'"),
     ],
 )
@@ -390,8 +398,8 @@ def result(**changed: Any) -> dict[str, Any]:
 
 
 def trace(in_trace: bool = False, **changed: Any) -> dict[str, Any] | None:
-    definition = workloads.Definition("d", "", {}, (), {}, (), (), "", None, ())
-    workload = workloads.Workload("u", {}, {}, {"uuid": "u", "axes": {}, "inputs": {}}, in_trace)
+    definition = definitions.Definition("d", "", {}, (), {}, (), (), "", None, ())
+    workload = definitions.Workload({}, {}, {"uuid": "u", "axes": {}, "inputs": {}}, in_trace)
     return solutions.trace_of(
         definition, workload, "s", result(**changed), "GPU", {"torch": "2"}, "2026-01-01T00:00:00+00:00"
     )

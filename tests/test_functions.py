@@ -10,9 +10,10 @@ import pytest
 from evaluating import evaluate, running_evaluator
 
 from kopt_mcp.evaluator.client import LocalEvaluator
-from kopt_mcp.problem import Problem, ProblemError, Spec
+from kopt_mcp.problem import Make, Problem, ProblemError, Spec
 from kopt_mcp.problems import source
-from kopt_mcp.problems.functions import inputs_of, load, place, recognised
+from kopt_mcp.problems.functions import inputs_of, place, recognised
+from kopt_mcp.problems.loaders.functions import load
 
 KERNEL = """
 import torch
@@ -37,14 +38,11 @@ def test_a_function_of_torch_is_the_reference_and_bytes_are_inputs_and_outputs()
 
 
 def test_inputs_may_have_their_own_types_and_be_plain_values() -> None:
-    assert inputs_of("4x8, 4:int64<8,16:float32,=1e-5,=true,='sum'") == [
-        {"shape": [4, 8], "dtype": None, "high": None},
-        {"shape": [4], "dtype": "int64", "high": 8},
-        {"shape": [16], "dtype": "float32", "high": None},
-        {"value": 1e-5},
-        {"value": True},
-        {"value": "sum"},
-    ]
+    make = Make("float16")
+    assert inputs_of("4x8, 4:int64<8,16:float32,=1e-5,=true,='sum'", "float16") == (
+        "float16",
+        [make.normal(4, 8), make.integers(4, high=8), make.normal(16, dtype="float32"), 1e-5, True, "sum"],
+    )
 
 
 def test_without_dtypes_a_workload_is_of_its_first_floating_tensors_type() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from evaluating import running_evaluator
-from tasks import Task, written
+from tasks import Task, load, written
 
 from kopt_mcp.errors import ProblemInvalid
 from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.problem import ProblemError
-from kopt_mcp.problems import Recognition, gpumode, load, recognise
+from kopt_mcp.problems import Recognition, gpumode, recognise
 
 TASK = """
 files:
@@ -137,6 +137,7 @@ def test_files_may_be_told_as_a_mapping(tmp_path: Path) -> None:
             r"field 'name' is '../utils.py'; expected a pl",
         ),
         ("masked/task.yml", '"source": "task.py"', '"sauce": "task.py"', r"files\[1\] has no field 'source'"),
+        ("masked/task.yml", '"source": "task.py"', "1: x", r"files\[1\] has no field 'source'; .* are \['1', 'name'\]"),
         ("masked/task.yml", 'lang: "py"', 'lang: "cu"', r"field 'lang' is 'cu'; expected 'py'"),
         ("masked/task.yml", "tests:", "trials:", r"task.yml has no field 'tests'; expected a list"),
         (

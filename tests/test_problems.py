@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 
 from kopt_mcp import problems
 from kopt_mcp.problem import ProblemError
-from kopt_mcp.problems import Recognition, complete, executed, load, opened, recognise, source
+from kopt_mcp.problems import Recognition, complete, functions, opened, recognise, source
+from kopt_mcp.problems.loaders import executed
 from kopt_mcp.problems.reading import field, json_of, text_of, tree_of
 
 OWN = """
@@ -126,11 +128,15 @@ def test_json_that_is_none_is_named(text: str, why: str, tmp_path: Path) -> None
 
 
 def test_a_field_is_named_with_its_place_and_what_was_expected() -> None:
-    assert field({"a": 1}, "a", float, "x.json") == 1.0
+    assert field({"a": 1}, "a", int, "x.json") == 1
     with pytest.raises(ProblemError, match=r"x\.json has no field 'b'; expected a list; there are \['a'\]"):
         field({"a": 1}, "b", list, "x.json")
     with pytest.raises(ProblemError, match=r"x\.json: field 'a' is True; expected a whole number"):
         field({"a": True}, "a", int, "x.json")
+    with pytest.raises(ProblemError, match=r"x\.json: tests\[0\] is \[3\]; expected an object with a"):
+        field([3], "a", int, "x.json: tests[0]")
+    with pytest.raises(ProblemError, match=r"has no field 'a'; .* there are \['2', 'b'\]"):
+        field({"b": 1, 2: 1}, "a", int, "x.yml")
 
 
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
@@ -143,7 +149,7 @@ def test_a_task_is_executed_with_its_own_neighbours_which_are_then_forgotten(tmp
         (tmp_path / name).mkdir()
         (tmp_path / name / "shared.py").write_text(f"FACTOR = {factor}\n")
         (tmp_path / name / "test_scale.py").write_text(PROBLEM)
-        assert load(tmp_path / name / "test_scale.py").reference(1.0) == factor
+        assert executed(tmp_path / name / "test_scale.py").PROBLEM.reference(1.0) == factor
     assert "shared" not in sys.modules
 
 
@@ -155,11 +161,10 @@ def test_a_task_that_fails_when_it_is_executed_is_named_with_its_line(tmp_path: 
 
 def test_the_problem_file_of_a_task_refuses_it_once_it_changed(tmp_path: Path) -> None:
     (tmp_path / "shared.py").write_text("FACTOR = 2.0\n")
-    task = tmp_path / "test_scale.py"
-    task.write_text(PROBLEM)
-    found = recognise(task)
-    text = source(Recognition(found.format, task, (task, tmp_path / "shared.py"), found.found), tmp_path / "below")
-    assert 'path="../test_scale.py"' in text
+    (tmp_path / "ref.py").write_text("from shared import FACTOR\n\ndef scale(x):\n    return x * FACTOR\n")
+    found = functions.recognised("ref.py:scale", ["64"], [], "scale", tmp_path, tmp_path / "kernel.py")
+    text = source(replace(found, files=(*found.files, tmp_path / "shared.py")), tmp_path / "below")
+    assert "path='../ref.py'" in text
     (tmp_path / "below").mkdir()
     file = tmp_path / "below" / "problem.py"
     file.write_text(text)
@@ -171,15 +176,20 @@ def test_the_problem_file_of_a_task_refuses_it_once_it_changed(tmp_path: Path) -
 
 def test_a_name_cannot_write_code_into_the_problem_file(tmp_path: Path) -> None:
     task = tmp_path / 'x""";import os;os.abort()#\n\'.py'
-    task.write_text(PROBLEM)
-    (tmp_path / "shared.py").write_text("FACTOR = 2.0\n")
-    (tmp_path / "problem.py").write_text(source(Recognition("problem", task, (task,), ()), tmp_path))
-    assert executed(tmp_path / "problem.py").PROBLEM.name == "scale"
+    task.write_text("")
+    options = {"reference": "torch:abs", "shapes": ["8"], "dtypes": [], "entry": "'\"\n\\"}
+    (tmp_path / "problem.py").write_text(source(Recognition("functions", task, (task,), (), options=options), tmp_path))
+    assert executed(tmp_path / "problem.py").PROBLEM.entry == options["entry"]
 
 
 def test_a_task_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match=r"gone\.py cannot be read"):
-        opened(str(tmp_path / "p.py"), format="problem", path="gone.py", files={"gone.py": "0" * 64})
+        opened(str(tmp_path / "p.py"), format="kernelbench", path="gone.py", files={"gone.py": "0" * 64})
+
+
+def test_a_format_that_nothing_is_loaded_of_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match="format 'script' is not known; expected one of kernelbench, gpumode"):
+        opened(str(tmp_path / "p.py"), format="script", path="x.py", files={})
 
 
 NAMES = ("test_x.py", "kernel.py", "task.yml", "task.yaml", "reference.py", "definition.json", "workload.jsonl")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from kopt_mcp.evaluator.script_report import Line, Report, parse
 from kopt_mcp.problems import Recognition, recognise
-from kopt_mcp.problems.scripts import Line, Report, parse
 
 SOFTMAX = {
     "kernel": "softmax",

@@ -150,9 +150,9 @@ def test_plain_functions_are_a_problem_without_a_file_of_the_users(project: Proj
     assert (begun.trust, begun.problem) == ("measured", "unreviewed")
     assert begun.test == f"experiments/{begun.experiment}/problem.py"
     text = (project.root / begun.test).read_text()
-    assert '"reference": "torch:softmax(dim=-1)"' in text
-    assert '"entry": "softmax"' in text
-    assert 'kernel="../../softmax.py"' in text
+    assert "'reference': 'torch:softmax(dim=-1)'" in text
+    assert "'entry': 'softmax'" in text
+    assert "kernel='../../softmax.py'" in text
     assert project.iterate(begun.experiment, project.text.replace("SPEED = 1.0", "SPEED = 1.5")).status == "IMPROVED"
 
 
@@ -236,9 +236,9 @@ def test_a_task_that_is_a_folder_is_taken_in_and_each_of_its_files_is_guarded(pr
     name = begun.experiment
     assert (begun.trust, begun.problem) == ("measured", "unreviewed")
     text = (project.root / "experiments" / name / "problem.py").read_text()
-    assert 'format="gpumode"' in text
+    assert "format='gpumode'" in text
     for file in GPUMODE:
-        assert (f'"../../{file}"' in text) == ("deep" not in file), "what a file imports is guarded, and not named"
+        assert (repr(f"../../{file}") in text) == ("deep" not in file), "what a file imports is guarded, and not named"
     project.loop.diagnose(name)
     faster = project.text.replace("SPEED = 1.0", "SPEED = 2.0")
     for file, body in GPUMODE.items():
@@ -279,7 +279,7 @@ def test_a_kernel_that_says_itself_what_it_computes_needs_no_test(project: Proje
     begun = project.baseline()
     assert (begun.problem, begun.test in begun.to_accept) == ("unreviewed", True)
     text = (project.root / begun.test).read_text()
-    assert 'format="autokernel"' in text
-    assert 'kernel="../../softmax.py"' in text
+    assert "format='autokernel'" in text
+    assert "kernel='../../softmax.py'" in text
     faster = project.text.replace("SPEED = 1.0", "SPEED = 2.0")
     assert project.iterate(begun.experiment, faster).status == "IMPROVED", "the kernel is no file of its own problem"

@@ -29,9 +29,10 @@ from kopt_mcp.evaluator.records import (
     WorkloadInfo,
     WorkloadResult,
 )
+from kopt_mcp.evaluator.script_report import Line, Report, parse
 from kopt_mcp.evaluator.script_run import RunScript, Script
 from kopt_mcp.platforms.host import Ran
-from kopt_mcp.problems.scripts import HOW_TO_MEASURE, Line, Report, parse
+from kopt_mcp.problems.script import HOW_TO_MEASURE
 from kopt_mcp.watch import Watch
 
 PAIRS = 6

@@ -1,22 +1,19 @@
 """Other people's tasks and kernels: recognise what a file is without running it, and make a `Problem` of it.
 
-Two steps in two processes. `recognise` runs in the server: it reads files (standard library, and PyYAML where a format
-needs it) and never executes one. `load` runs in the harness, under the user's own interpreter, where a `test_*.py` is
-executed too: it may execute the task's files and has torch, the standard library, and nothing else. Between the two
-goes the text of a small problem file (`source`) that names the format, every file of the task with its SHA-256, and the
-options that were read in the server: for all that comes after, a foreign task is a problem file like any other.
+This module is the entry. A format is one module for each process that has to do with it, called by its name:
 
-A format is a module here with
+    problems/X.py           `EXPECTED`, what a file of this format looks like, and `recognise(path)`: a Recognition, or
+                            a text that says what is not as expected; ProblemError where that is not the point. In the
+                            server: reads files (standard library, PyYAML for task.yml), never executes one.
+    problems/loaders/X.py   `load(path, **options)`: the Problem. In the harness, under the user's own interpreter: may
+                            execute the task's files, as a `test_*.py` is executed there; standard library and torch.
+    problems/adapters/X.py  `entry(module, spec)`: how a candidate is called, where it is no function of our flat
+                            arguments. In the candidate's process.
 
-    NAME: str                                   what `format=` calls it
-    EXPECTED: str                               what a file of this format looks like, in a clause
-    recognise(path) -> Recognition | str        the text says why the path is not of this format, file and field named;
-                                                raising ProblemError says the same
-    load(path, *, kernel=None, **options) -> Problem
-    written(recognition, out) -> str            optional: the text that `kopt-mcp import` writes, where `source` is not
-                                                what a user would want to own
-
-and a candidate that is not called with our flat arguments has an adapter (`kopt_mcp.problems.adapters`).
+Between the first two goes the text of a small problem file (`source`), which names the format, every file of the task
+with its SHA-256, and the options that were read in the server: for all that comes after, a foreign task is a problem
+file like any other. Our own format and scripts that judge themselves need no loader; plain functions are told in
+arguments, so that `functions.recognised` takes the place of recognising them. docs/formats has a page for each.
 """
 
 from __future__ import annotations
@@ -24,37 +21,24 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import pprint
 import sys
-import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 from kopt_mcp.problem import Problem, ProblemError
 from kopt_mcp.problems.reading import digest_of
 
-FORMATS = {
-    "problem": "own",
-    "script": "scripts",
-    "kernelbench": "kernelbench",
-    "gpumode": "gpumode",
-    "autokernel": "autokernel",
-    "flashinfer": "flashinfer",
-}
-"""The formats that are recognised, and the module of each."""
-LOADED_ONLY = {"functions": "functions"}
-"""Formats that no file has: they are told in arguments."""
+FORMATS = ("problem", "script", "kernelbench", "gpumode", "autokernel", "flashinfer")
+"""The formats that are recognised."""
+LOADED = ("kernelbench", "gpumode", "autokernel", "flashinfer", "functions")
+"""The formats that a problem file is written for."""
 
 
 class Unrecognised(ProblemError):
     """A path is of no format that is known, or not of the one that was told; each one's reason."""
-
-
-_LOADED: list[str] = []
-"""The tasks that were loaded in this process."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +75,11 @@ def recognise(path: Path, told: str | None = None) -> Recognition:
         Unrecognised: no format fits.
         ProblemError: several do, or the format that is told is not known.
     """
-    answers = {name: _asked(name, path) for name in ([_known(told)] if told else FORMATS)}
+    if told:
+        _require_known(told, FORMATS)
+    answers = {name: _asked(name, path) for name in ([told] if told else FORMATS)}
     yes = [one for one in answers.values() if isinstance(one, Recognition)]
-    complete = [one for one in yes if not one.missing]
-    fitting = complete or yes
+    fitting = [one for one in yes if not one.missing] or yes
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
@@ -102,17 +87,6 @@ def recognise(path: Path, told: str | None = None) -> Recognition:
         raise ProblemError(f"{path.name} could be several formats: {said}; say which with format=.")
     reasons = "; ".join(f"{name}: {why}" for name, why in answers.items())
     raise Unrecognised(f"{path.name} is of no format that is known: {reasons}")
-
-
-def load(path: Path, told: str | None = None, *, kernel: Path | None = None) -> Problem:
-    """Recognise a task and make a `Problem` of it; its files are executed.
-
-    Raises:
-        ProblemError: see `recognise`; or it is not complete, or cannot be expressed as a problem: file, field, reason.
-    """
-    found = complete(recognise(path, told))
-    problem = module(found.format).load(found.path, kernel=kernel or found.kernel, **found.options)
-    return _with_kernel(problem, kernel or found.kernel)
 
 
 def complete(found: Recognition) -> Recognition:
@@ -135,30 +109,29 @@ def source(found: Recognition, base: Path, kernel: Path | None = None) -> str:
     Raises:
         ProblemError: a file of the task cannot be read any more.
     """
-    files = {_relative(path, base): digest_of(path) for path in found.files}
-    hashes = "".join(f"        {_quoted(name)}: {_quoted(sha)},\n" for name, sha in files.items())
-    task = found.path.name if files else found.name
-    own = kernel or found.kernel
-    lines = [
-        f'"""{_words(task)}, a task of the format {found.format}. A file of it that changes is refused."""',
-        "",
-        "from kopt_mcp.problems import opened",
-        "",
-        "PROBLEM = opened(",
-        "    __file__,",
-        f"    format={_quoted(found.format)},",
-        f"    path={_quoted(_relative(found.path, base))},",
-        f"    files={{\n{hashes}    }}," if files else "    files={},",
-        f"    kernel={_quoted(_relative(own, base)) if own else None},",
-        f"    options={_literal(dict(found.options), 4)},",
-        ")",
-        "test_kernel = PROBLEM.as_test()",
-        "",
-        'if __name__ == "__main__":',
-        "    raise SystemExit(PROBLEM.main())",
-        "",
-    ]
-    return "\n".join(lines)
+    kernel = kernel or found.kernel
+    arguments = {
+        "format": found.format,
+        "path": _relative(found.path, base),
+        "files": {_relative(path, base): digest_of(path) for path in found.files},
+        "kernel": _relative(kernel, base) if kernel else None,
+        "options": dict(found.options),
+    }
+    told = "".join(f"    {name}={_literal(value, len(name) + 5)},\n" for name, value in arguments.items())
+    task = found.path.name if found.files else found.name
+    title = "".join(c for c in task if c.isprintable() and c not in '"\\')[:120]  # it cannot end the docstring
+    return f'''"""{title}, a task of the format {found.format}. A file of it that changes is refused."""
+
+from kopt_mcp.problems import opened
+
+PROBLEM = opened(
+    __file__,
+{told})
+test_kernel = PROBLEM.as_test()
+
+if __name__ == "__main__":
+    raise SystemExit(PROBLEM.main())
+'''
 
 
 def opened(
@@ -173,8 +146,10 @@ def opened(
     """The `Problem` of a task, for a problem file to declare; paths are relative to `file`.
 
     Raises:
-        ProblemError: a file of the task is not the one that was hashed, or see `load`.
+        ProblemError: a file of the task is not the one that was hashed; or the task does not load, or cannot be
+            expressed as a problem: file, field, reason.
     """
+    _require_known(format, LOADED)
     base = Path(file).resolve().parent
     for name, sha256 in files.items():
         now = digest_of(base / name)
@@ -183,110 +158,40 @@ def opened(
                 f"{name} was {sha256[:12]} when the task was taken in and is {now[:12]}; times against another task "
                 "cannot be compared; restore it, or take it in again (kopt-mcp import, or a new baseline)."
             )
-    own = Path(os.path.normpath(base / kernel)) if kernel else None
-    problem: Problem = module(format).load(Path(os.path.normpath(base / path)), kernel=own, **(options or {}))
-    return _with_kernel(problem, own)
+    loader = importlib.import_module(f"{__name__}.loaders.{format}")
+    problem: Problem = loader.load(Path(os.path.normpath(base / path)), **(options or {}))
+    return replace(problem, kernel=os.path.normpath(base / kernel)) if kernel else problem
 
 
 def may_have_computed() -> bool:
-    """Whether a task was loaded in this process, which may have computed with torch: it must not be forked any more."""
-    return bool(_LOADED)
-
-
-@contextmanager
-def beside(path: Path) -> Iterator[None]:
-    """Let modules that lie beside `path` be imported, and forget them afterwards: two tasks may both have a `utils`."""
-    before = set(sys.modules)
-    folder = str(path.resolve().parent)
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
-        for name in set(sys.modules) - before:
-            file = getattr(sys.modules[name], "__file__", None) or ""
-            if file.startswith(folder + os.sep):
-                del sys.modules[name]
-
-
-def executed(path: Path, name: str = "task") -> ModuleType:
-    """Execute a Python file of a task, with its folder on the path, and return it as a module. Harness only.
-
-    Raises:
-        ProblemError: it does not load; file, line and error are named.
-    """
-    made = ModuleType(name)
-    made.__file__ = str(path)
-    try:
-        with beside(path):
-            sys.modules[name] = made  # dataclasses and pickles look their module up
-            exec(compile(path.read_bytes(), str(path), "exec"), made.__dict__)
-    except Exception as error:
-        frames = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-        line = getattr(error, "lineno", None) or (frames[-1] if frames else None)
-        raise ProblemError(f"{path.name} does not load: line {line}: {type(error).__name__}: {error}") from error
-    finally:
-        sys.modules.pop(name, None)
-    return made
-
-
-def module(name: str) -> Any:
-    """The module of a format.
-
-    Raises:
-        ProblemError: there is no such format.
-    """
-    file = {**FORMATS, **LOADED_ONLY}[name if name in LOADED_ONLY else _known(name)]
-    return importlib.import_module(f"{__name__}.{file}")
-
-
-def _known(name: str) -> str:
-    if name in FORMATS:
-        return name
-    near = difflib.get_close_matches(name.lower(), FORMATS, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    raise ProblemError(f"format {name[:40]!r} is not known; expected one of {', '.join(FORMATS)}{hint}")
+    """Whether a task may have computed with torch in this process, which must then not be forked any more."""
+    return f"{__name__}.loaders" in sys.modules
 
 
 def _asked(name: str, path: Path) -> Recognition | str:
     """One format's answer; a file that cannot even be read is not of it."""
+    format = importlib.import_module(f"{__name__}.{name}")
     try:
-        answer: Recognition | str = module(name).recognise(path)
+        answer: Recognition | str = format.recognise(path)
     except ProblemError as error:
         return str(error)
     except RecursionError:
         return f"{path.name} is nested too deeply to be read."
-    return answer
+    return f"{answer}; expected {format.EXPECTED}." if isinstance(answer, str) else answer
 
 
-def _with_kernel(problem: Problem, kernel: Path | None) -> Problem:
-    _LOADED.append(problem.name)
-    return replace(problem, kernel=str(kernel)) if kernel else problem
+def _require_known(name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise ProblemError(f"format {name[:40]!r} is not known; expected one of {', '.join(known)}{hint}")
 
 
 def _relative(path: Path, base: Path) -> str:
     return Path(os.path.relpath(path.resolve(), base.resolve())).as_posix()
 
 
-def _literal(value: Any, indent: int) -> str:
-    """A JSON value as Python, one entry a line."""
-    if isinstance(value, str):
-        return _quoted(value)
-    if not isinstance(value, (dict, list, tuple)) or not value:
-        return repr(value)
-    inner = " " * (indent + 4)
-    if isinstance(value, dict):
-        entries = [f"{inner}{_literal(k, indent)}: {_literal(v, indent + 4)},\n" for k, v in value.items()]
-        return "{\n" + "".join(entries) + " " * indent + "}"
-    entries = [f"{inner}{_literal(v, indent + 4)},\n" for v in value]
-    return "[\n" + "".join(entries) + " " * indent + "]"
-
-
-def _quoted(text: str) -> str:
-    """A text as Python, in double quotes where that is plain."""
-    return f'"{text}"' if text.isascii() and text.isprintable() and not set(text) & set('"\\') else repr(text)
-
-
-def _words(text: str) -> str:
-    """A name that cannot end a docstring."""
-    return "".join(c for c in text if c.isprintable() and c not in '"\\')[:120]
+def _literal(value: Any, column: int) -> str:
+    """A JSON value as Python, to begin in a column."""
+    lines = pprint.pformat(value, width=118 - column, sort_dicts=False).splitlines()
+    return f"\n{' ' * column}".join(lines)

@@ -7,15 +7,12 @@ in, and with it the shapes that AutoKernel extracted from a model. What is compu
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from kopt_mcp.problem import Problem, ProblemError
 from kopt_mcp.problems import Recognition
-from kopt_mcp.problems.reading import constant, defined, text_of, tree_of
+from kopt_mcp.problems.reading import constant, defined, tree_of
 
-NAME = "autokernel"
 EXPECTED = 'a Python file with KERNEL_TYPE = "..." and a function kernel_fn'
 FUNCTION = "kernel_fn"
 TYPES: dict[str, tuple[str, dict[str, str]]] = {
@@ -42,48 +39,42 @@ _MOST = 20
 def recognise(path: Path) -> Recognition | str:
     """Whether a file assigns a `KERNEL_TYPE`."""
     if path.suffix != ".py":
-        return f"{path.name} does not end in .py; expected {EXPECTED}."
+        return f"{path.name} does not end in .py"
     tree = tree_of(path)
     there = defined(tree)
     if "KERNEL_TYPE" not in there:
-        return f"{path.name} assigns no KERNEL_TYPE; expected {EXPECTED}."
-    line = there["KERNEL_TYPE"].lineno
-    kind = constant(there["KERNEL_TYPE"])
+        return f"{path.name} assigns no KERNEL_TYPE"
+    line, kind = there["KERNEL_TYPE"].lineno, str(constant(there["KERNEL_TYPE"]))
     missing = []
-    if not isinstance(kind, str) or kind not in TYPES:
+    if kind not in TYPES:
         missing.append(
-            f"{path.name} line {line}: KERNEL_TYPE is {str(kind)[:40]!r}, for which there is no problem; expected one "
+            f"{path.name} line {line}: KERNEL_TYPE is {kind[:40]!r}, for which there is no problem; expected one "
             f"of {', '.join(TYPES)}; write a problem file for it, with {FUNCTION} as its entry"
         )
     if FUNCTION not in there:
         missing.append(f"{path.name} defines no {FUNCTION}; expected the function that is to be made faster")
-    helper = _helper(path, tree)
-    if helper is False:
+    module = HELPER.removesuffix(".py").replace("/", ".")
+    needs_helper = any(isinstance(n, ast.ImportFrom) and n.module == module for n in ast.walk(tree))
+    helper = helper_of(path) if needs_helper else None
+    if needs_helper and helper is None:
         missing.append(
             f"{path.name} imports {HELPER}, which is in none of the folders above it; expected AutoKernel's own"
         )
-    shapes = _shapes(there, TYPES[str(kind)][1]) if not missing else []
+    shapes = [] if missing else _shapes(there, TYPES[kind][1])
     return Recognition(
-        format=NAME,
+        format="autokernel",
         path=path,
-        files=(helper,) if isinstance(helper, Path) else (),
-        found=(f"KERNEL_TYPE = {str(kind)[:40]!r}, line {line}", f"{len(shapes)} shapes of its own"),
+        files=(helper,) if helper else (),
+        found=(f"KERNEL_TYPE = {kind[:40]!r}, line {line}", f"{len(shapes)} shapes of its own"),
         missing=tuple(missing),
-        name=f"autokernel-{str(kind)[:40].replace('_', '-')}",
-        options={"kernel_type": str(kind), "shapes": shapes, "helper": isinstance(helper, Path)},
+        name=f"autokernel-{kind[:40].replace('_', '-')}",
+        options={"kernel_type": kind, "shapes": shapes, "helper": needs_helper},
         kernel=path,
     )
 
 
-def _helper(path: Path, tree: ast.Module) -> Path | bool | None:
-    """AutoKernel's compile helper, where the kernel imports it; False where it does and there is none."""
-    module = HELPER.removesuffix(".py").replace("/", ".")
-    if not any(isinstance(n, ast.ImportFrom) and n.module == module for n in ast.walk(tree)):
-        return None
-    return _found(path) or False
-
-
-def _found(path: Path) -> Path | None:
+def helper_of(path: Path) -> Path | None:
+    """AutoKernel's compile helper, in the nearest folder above the kernel."""
     return next((f / HELPER for f in path.resolve().parents if (f / HELPER).is_file()), None)
 
 
@@ -97,36 +88,7 @@ def _shapes(there: Mapping[str, ast.stmt], names: Mapping[str, str]) -> list[dic
     for shape in listed:
         if not isinstance(shape, dict) or set(shape) != set(names):
             continue
-        if not all(type(n) is int and 0 < n <= _LARGEST for n in shape.values()):
-            continue
         ours = {names[name]: value for name, value in shape.items()}
-        if ours not in made:
+        if all(type(n) is int and 0 < n <= _LARGEST for n in ours.values()) and ours not in made:
             made.append(ours)
     return made[:_MOST]
-
-
-def load(
-    path: Path,
-    *,
-    kernel: Path | None = None,
-    kernel_type: str,
-    shapes: Sequence[Mapping[str, int]] = (),
-    helper: bool = False,
-) -> Problem:
-    """The problem of a type; nothing of the kernel is executed.
-
-    Args:
-        kernel_type, shapes, helper: as `recognise` read them.
-
-    Raises:
-        ProblemError: there is no such type.
-    """
-    from kopt_mcp.problems.builtin import problem_of
-
-    if kernel_type not in TYPES:
-        raise ProblemError(
-            f"{path.name}: KERNEL_TYPE {kernel_type[:40]!r} is not known; expected one of {list(TYPES)}."
-        )
-    found = _found(kernel or path) if helper else None
-    files: dict[str, Any] = {HELPER: text_of(found)} if found else {}
-    return problem_of(kernel_type, TYPES[kernel_type][0], list(shapes), files)

@@ -1,272 +1,271 @@
-"""A problem that a definition with symbolic axes describes, as FlashInfer-Bench and SOL-ExecBench write them.
+"""Definitions and workloads of FlashInfer-Bench and SOL-ExecBench, read and checked.
 
-Harness only.
+A *definition* names axes, inputs, outputs and a reference `run` as Python source. A *workload* gives the variable axes
+numbers and says where each input comes from. Standard library only; nothing is executed.
 """
 
 from __future__ import annotations
 
-import json
+import ast
 import math
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+from kopt_mcp.problem import DTYPES, ProblemError
+from kopt_mcp.problems.reading import LARGEST_DATA, defined, distinct, field, json_of, text_of
 
-from kopt_mcp.evaluator.generated import placed
-from kopt_mcp.problem import DTYPES, Input, Make, Problem, ProblemError, Spec, Workload
-from kopt_mcp.problems import executed
-from kopt_mcp.problems.adapters import flashinfer as adapter
-from kopt_mcp.problems.counting import bound_of, counted, devices_of
-from kopt_mcp.problems.exact import exact, spread
-from kopt_mcp.problems.reading import bytes_of
-from kopt_mcp.problems.workloads import Definition, Tensor, names_of
-from kopt_mcp.problems.workloads import Workload as Given
-
-_LARGEST_INTEGER = {"int8": 128, "uint8": 256}
-_INTEGERS = 1024
-_WEIGHTS = ("weight", "weights", "proj", "projs")
-_POSITIVE = ("rstd", "std", "variance", "var")
-_SHARES = ("attn_weights", "attention_weights", "routing_weights")
-_RECURRENT = ("ssm", "mamba", "scan", "delta", "gdn")
-_DECAY = {"A_log": (-5.0, -1.0), "A": (-1.0, -0.001), "g": (-5.0, 0.0)}
-_LARGEST_HEADER = 16 << 20
-_TORCH = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
-_TORCH |= {"I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"}
+WORKLOADS = ("workload.jsonl", "workloads.jsonl")
+LARGEST_AXIS = 1 << 40
+MOST_WORKLOADS = 2000
+SOURCES = ("custom", "random", "safetensors", "scalar")
+_UP = 6
+"""Folders above a definition in which the files may lie that its workloads name."""
+_ARITHMETIC = (
+    *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.UnaryOp, ast.BinOp, ast.Compare),
+    *(ast.unaryop, ast.operator, ast.cmpop),
+)
 
 
-def problem_of(
-    name: str, definition: Definition, given: Sequence[Given], precision: Any, data_file: Callable[[str], Path]
-) -> Problem:
-    """The `Problem` of a definition and its workloads.
+@dataclass(frozen=True)
+class Tensor:
+    """One input or output of a definition; `axes` is None for a Python number."""
+
+    name: str
+    axes: tuple[str, ...] | None
+    dtype: str
+    description: str
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What is to be computed."""
+
+    name: str
+    op_type: str
+    const: Mapping[str, int]
+    var: tuple[str, ...]
+    expressions: Mapping[str, str]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    reference: str
+    custom: str | None
+    """Function of the reference that draws the inputs marked `custom`."""
+    constraints: tuple[str, ...]
+
+    def axes(self, given: Mapping[str, int]) -> dict[str, int]:
+        """All axes as numbers, for the values of the variable ones.
+
+        Raises:
+            ProblemError: an expression does not come to a whole number.
+        """
+        known = {**self.const, **given}
+        for name, text in self.expressions.items():
+            value = _evaluated(text, known)
+            if not isinstance(value, float) or not value.is_integer() or not 0 <= value <= LARGEST_AXIS:
+                raise ProblemError(f"axes.{name}: {text!r} gives {value} for {dict(given)}; expected a whole number.")
+            known[name] = int(value)
+        return known
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A definition with numbers, and where its inputs come from."""
+
+    axes: Mapping[str, int]
+    inputs: Mapping[str, Mapping[str, Any]]
+    written: Mapping[str, Any]
+    """The workload as it was written, for a trace."""
+    in_trace: bool = False
+    """Whether it was written as a trace without a result, as FlashInfer-Bench does and SOL-ExecBench does not."""
+
+
+def definition_of(path: Path) -> Definition:
+    """Read and check a definition.
 
     Raises:
-        ProblemError: see `flashinfer.load`.
+        ProblemError: file, field, and what was expected.
     """
-    module = _reference(definition)
-    described = [_described(definition, one) for one in given]
-    spec: dict[str, Any] = {
-        "reference": definition.reference,
-        "custom": definition.custom if any(one["custom"] for one in described) else None,
-        "inputs": len(definition.inputs),
-        "outputs": [t.name for t in definition.outputs],
-        "workloads": described,
-    }
-    adapter.register_all(spec, getattr(module, definition.custom) if definition.custom else None)
-    files = _Files(data_file)
-    recipes = [_inputs(definition, one, files, spec, number) for number, one in enumerate(given)]
-    native = sorted({t.dtype for t in definition.inputs})
-
-    def called(*args: Any) -> list[torch.Tensor]:
-        own = [a.clone() if isinstance(a, torch.Tensor) else a for a in args[:-1]]
-        device = next((str(a.device) for a in args if isinstance(a, torch.Tensor)), "cpu")
-        with placed(device):
-            returned = module.run(*own)
-        made = adapter.outputs_of(returned, spec["outputs"], described[args[-1]]["outputs"], device)
-        return list(made) if isinstance(made, tuple) else [made]
-
-    reference = exact(called, native)
-    workloads = _workloads(definition, given, recipes, module, described)
-    largest = max(workloads, key=lambda w: float(w.params["moved"]))
-    dense = all(isinstance(i, Spec) and i.kind in ("normal", "uniform") for one in recipes for i in one if _is_spec(i))
-    partial = any(w.params["partial"] for w in workloads)
-    return Problem(
-        name=name,
+    value, where = json_of(path), path.name
+    const, var, expressions = _axes(field(value, "axes", dict, where), where)
+    known = {*const, *var, *expressions}
+    inputs, outputs = (_tensors(value, kind, known, where) for kind in ("inputs", "outputs"))
+    if double := {t.name for t in inputs} & {t.name for t in outputs}:
+        raise ProblemError(f"{where}: {sorted(double)[0]!r} is an input and an output; expected different names.")
+    custom = value.get("custom_inputs_entrypoint")
+    if custom is not None and not isinstance(custom, str):
+        raise ProblemError(f"{where}: field 'custom_inputs_entrypoint' is {custom!r}; expected a function's name.")
+    reference = field(value, "reference", str, where)
+    _check_reference(reference, custom, where)
+    return Definition(
+        name=field(value, "name", str, where),
+        op_type=str(value.get("op_type") or ""),
+        const=const,
+        var=tuple(var),
+        expressions=expressions,
+        inputs=inputs,
+        outputs=outputs,
         reference=reference,
-        inputs=lambda make, which, **_: [*(_made(i, make) for i in recipes[which]), which],
-        workloads=workloads,
-        bytes="moved",
-        flops="operations",
-        bound=bound_of(
-            float(largest.params["moved"]),
-            counted(lambda *args: module.run(*args), _empty(recipes[workloads.index(largest)])),
-        ),
-        entry=adapter.CANDIDATE,
-        precision=precision,
-        reduction="longest",
-        scale=spread(reference),
-        certain=("bytes",) if dense and not partial else (),
-        adapter="flashinfer",
-        adapter_spec=spec,
+        custom=custom,
+        constraints=tuple(str(c) for c in value.get("constraints") or ()),
     )
 
 
-def _reference(definition: Definition) -> Any:
-    path = Path(tempfile.mkdtemp(prefix="task-")) / adapter.FILE
-    path.write_text(definition.reference, encoding="utf-8")
-    with placed("cuda" if torch.cuda.is_available() else "cpu"):
-        module = executed(path, path.stem)
-    for needed in ("run", *([definition.custom] if definition.custom else ())):
-        if not callable(getattr(module, needed, None)):
-            raise ProblemError(f"{definition.name}: field 'reference' defines no {needed}; expected a function.")
-    return module
-
-
-def _described(definition: Definition, given: Given) -> dict[str, Any]:
-    """What the adapter must know of a workload."""
-    axes = definition.axes(given.axes)
-    scalars = {n: s["value"] for n, s in given.inputs.items() if s["type"] == "scalar"}
-    rows = [
-        {"name": t.name, "shape": list(_shape(t, axes)), "dtype": t.dtype}
-        for t in definition.inputs
-        if given.inputs[t.name]["type"] == "random" and _is_shares(t, definition)
-    ]
-    return {
-        "axes": {**axes, **scalars},
-        "custom": [n for n, s in given.inputs.items() if s["type"] == "custom"],
-        "rows": rows,
-        "outputs": [[list(_shape(t, axes)), t.dtype] for t in definition.outputs],
-    }
-
-
-def _shape(tensor: Tensor, axes: dict[str, int]) -> tuple[int, ...]:
-    return tuple(axes[name] for name in tensor.axes or ())
-
-
-Recipe = Spec | torch.Tensor | int | float | bool
-"""How one input comes about: drawn, the same in every call, or a number."""
-
-
-def _inputs(definition: Definition, given: Given, files: _Files, spec: dict[str, Any], number: int) -> list[Recipe]:
-    axes = definition.axes(given.axes)
-    workload = spec["workloads"][number]
-    recipes: list[Recipe] = []
-    for tensor in definition.inputs:
-        source, shape = given.inputs[tensor.name], _shape(tensor, axes)
-        if source["type"] == "scalar":
-            recipes.append(source["value"])
-        elif source["type"] == "safetensors":
-            recipes.append(files.read(str(source["path"]), str(source["tensor_key"]), shape, tensor))
-        elif source["type"] == "custom":
-            args: dict[str, float] = {
-                "key": adapter.custom_key(spec, workload),
-                "index": workload["custom"].index(tensor.name),
-            }
-            recipes.append(Spec("generated", shape, tensor.dtype, args))
+def _axes(given: Mapping[str, Any], where: str) -> tuple[dict[str, int], list[str], dict[str, str]]:
+    const: dict[str, int] = {}
+    var: list[str] = []
+    expressions: dict[str, str] = {}
+    for name, axis in given.items():
+        here = f"{where}: axes.{name}"
+        kind = field(axis, "type", str, here)
+        if kind == "const":
+            const[name] = _axis(axis, "value", here)
+        elif kind == "var":
+            var.append(name)
+        elif kind == "expr":
+            expressions[name] = field(axis, "expression", str, here)
         else:
-            recipes.append(_random(tensor, shape, definition))
-    return recipes
+            raise ProblemError(f"{here}: field 'type' is {kind[:40]!r}; expected 'const', 'var' or 'expr'.")
+    return const, var, expressions
 
 
-def _random(tensor: Tensor, shape: tuple[int, ...], definition: Definition) -> Recipe:
-    """Values that an input of this name and type can have; a norm's weight is about one, a variance above zero."""
-    if not getattr(torch, tensor.dtype).is_floating_point:
-        high = 2 if tensor.dtype == "bool" else _LARGEST_INTEGER.get(tensor.dtype, _INTEGERS)
-        low = 0 if tensor.dtype in ("bool", "uint8") else -high
-        return Spec("integers", shape, tensor.dtype, {"low": low, "high": high})
-    if _is_shares(tensor, definition):
-        rows = {"name": tensor.name, "shape": list(shape), "dtype": tensor.dtype}
-        return Spec("generated", shape, tensor.dtype, {"key": adapter.rows_key(rows), "index": 0})
-    name, description = tensor.name.rstrip("0123456789"), tensor.description.lower()
-    if name in ("attention_mask", "causal_mask") and len(shape) >= 2 and shape[-1] == shape[-2]:
-        dtype = getattr(torch, tensor.dtype)
-        return torch.full(shape, torch.finfo(dtype).min, dtype=dtype).triu(1)
-    if name.endswith("_mask") and any(word in description for word in ("binary", "{0, 1}", "0 or 1", "1.0 for valid")):
-        return Spec("integers", shape, tensor.dtype, {"low": 0, "high": 2})
-    if name.rpartition("_")[2] in _POSITIVE:
-        return Spec("uniform", shape, tensor.dtype, {"low": 0.1, "high": 2.0})
-    if name in _DECAY and any(word in f"{definition.op_type} {definition.name}".lower() for word in _RECURRENT):
-        return Spec("uniform", shape, tensor.dtype, dict(zip(("low", "high"), _DECAY[name], strict=True)))
-    if {"cos", "sin"} & set(name.split("_")):
-        return Spec("uniform", shape, tensor.dtype, {"low": -1.0, "high": 1.0})
-    if "norm" in name and name.endswith("weight"):
-        return Spec("normal", shape, tensor.dtype, {"scale": 0.25, "shift": 1.0})
-    if len(shape) >= 2 and name.rpartition("_")[2] in _WEIGHTS:
-        return Spec("normal", shape, tensor.dtype, {"scale": max(1, shape[-1]) ** -0.5, "shift": 0.0})
-    return Spec("normal", shape, tensor.dtype, {"scale": 1.0, "shift": 0.0})
+def _axis(holder: Mapping[str, Any], name: str, where: str) -> int:
+    value = field(holder, name, int, where)
+    if not 0 <= value <= LARGEST_AXIS:
+        raise ProblemError(f"{where}: field {name!r} is {value}; expected 0 to {LARGEST_AXIS}.")
+    return value
 
 
-def _is_shares(tensor: Tensor, definition: Definition) -> bool:
-    """Whether rows of it add up to one."""
-    drawn = definition.op_type == "sampling" and tensor.name == "probs"
-    return bool(tensor.axes) and (drawn or tensor.name in _SHARES)
+def _tensors(value: Mapping[str, Any], kind: str, axes: set[str], where: str) -> tuple[Tensor, ...]:
+    found = []
+    for name, one in field(value, kind, dict, where).items():
+        here = f"{where}: {kind}.{name}"
+        dtype, shape = field(one, "dtype", str, here), one.get("shape")
+        if shape is not None and not (isinstance(shape, list) and all(isinstance(a, str) for a in shape)):
+            raise ProblemError(f"{here}: field 'shape' is {str(shape)[:60]!r}; expected a list of axes, or null.")
+        if unknown := [a for a in shape or () if a not in axes]:
+            raise ProblemError(
+                f"{here}: field 'shape' names {unknown[0]!r}, which is no axis; there are {sorted(axes)[:12]}."
+            )
+        if dtype not in DTYPES:
+            raise ProblemError(f"{here}: field 'dtype' is {dtype[:40]!r}; expected one of {', '.join(DTYPES)}.")
+        found.append(Tensor(name, None if shape is None else tuple(shape), dtype, str(one.get("description") or "")))
+    if not found and kind == "outputs":
+        raise ProblemError(f"{where}: field 'outputs' is empty; expected one output at least.")
+    return tuple(found)
 
 
-def _is_spec(recipe: Recipe) -> bool:
-    return isinstance(recipe, (Spec, torch.Tensor))
+def _check_reference(text: str, custom: str | None, where: str) -> None:
+    try:
+        there = defined(ast.parse(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ProblemError(f"{where}: field 'reference' is no Python: {str(error)[:120]}.") from error
+    for name in ("run", *([custom] if custom else ())):
+        if name not in there:
+            raise ProblemError(f"{where}: field 'reference' defines no {name!r}; expected a function at its top.")
 
 
-def _made(recipe: Recipe, make: Make) -> Input:
-    return make.literal(recipe) if isinstance(recipe, torch.Tensor) else recipe
+def workload_file(main: Path) -> list[Path]:
+    """Beside the definition, or where the FlashInfer-Trace data set has it: `workloads/` in place of `definitions/`."""
+    tries = [main.parent / name for name in WORKLOADS]
+    parts = main.parts
+    if "definitions" in parts:
+        at = len(parts) - 1 - parts[::-1].index("definitions")
+        tries.append(Path(*parts[:at], "workloads", *parts[at + 1 :]).with_suffix(".jsonl"))
+    return [path for path in tries if path.is_file()][:1]
 
 
-def _workloads(
-    definition: Definition, given: Sequence[Given], recipes: list[list[Recipe]], module: Any, described: list[Any]
-) -> list[Workload]:
-    floating = [t.dtype for t in (*definition.inputs, *definition.outputs) if getattr(torch, t.dtype).is_floating_point]
-    dtype = (floating or [definition.outputs[0].dtype])[0]
+def data_file(main: Path, name: str) -> Path:
+    """The file that a workload names, relative to the definition's folder or to one above it.
+
+    Raises:
+        ProblemError: it is in none of them.
+    """
+    plain = "\0" not in name and not name.startswith("/") and ".." not in Path(name).parts
+    for folder in main.resolve().parents[:_UP] if plain else ():
+        if (folder / name).is_file():
+            return folder / name
+    raise ProblemError(
+        f"{main.name}: a workload takes an input from {name[:120]!r}, which is not there; fetch it first."
+    )
+
+
+def workloads_of(main: Path, definition: Definition) -> list[Workload]:
+    """Find, read and check the workloads of the definition in `main`, one a line, bare or as traces.
+
+    Raises:
+        ProblemError: file, line, field, and what was expected.
+    """
     made = []
-    for number, name in enumerate(names_of(given)):
-        costs = counted(lambda *args: module.run(*args), _empty(recipes[number]))
-        tensors = [r for r in recipes[number] if isinstance(r, (Spec, torch.Tensor))]
-        read = sum(math.prod(t.shape) * DTYPES[_dtype(t)] for t in tensors)
-        written = sum(math.prod(shape) * DTYPES[kind] for shape, kind in described[number]["outputs"])
-        params = {
-            "which": number,
-            "moved": read + written,
-            "operations": costs.flops if costs else 0.0,
-            "longest": costs.longest if costs else 1,
-            "partial": costs is None or costs.partial,
-        }
-        made.append(Workload(params, dtype, devices_of(read + written, dtype), name=name))
-    return made
+    for path in workload_file(main):
+        for number, line in enumerate(text_of(path, LARGEST_DATA).splitlines(), 1):
+            if line.strip():
+                made.append(_workload(json_of(path, line), definition, f"{path.name} line {number}"))
+        if not 0 < len(made) <= MOST_WORKLOADS:
+            raise ProblemError(f"{path.name} has {len(made)} workloads; expected 1 to {MOST_WORKLOADS}.")
+        return made
+    raise ProblemError(f"{main.name} has no {WORKLOADS[0]} beside it; expected the workloads, one a line.")
 
 
-def _dtype(recipe: Spec | torch.Tensor) -> str:
-    return recipe.dtype if isinstance(recipe, Spec) else str(recipe.dtype).removeprefix("torch.")
+def _workload(value: Any, definition: Definition, where: str) -> Workload:
+    in_trace = isinstance(value, dict) and isinstance(value.get("workload"), dict)
+    if in_trace:
+        if value.get("definition") not in (None, definition.name):
+            raise ProblemError(f"{where}: field 'definition' is not {definition.name!r}; expected its workloads.")
+        value = value["workload"]
+    given, inputs = field(value, "axes", dict, where), field(value, "inputs", dict, where)
+    axes = {name: _axis(given, name, f"{where}: axes") for name in definition.var}
+    known = definition.axes(axes)
+    for text in definition.constraints:
+        if _evaluated(text, known) is False:
+            raise ProblemError(f"{where}: axes {axes} contradict the definition's constraint {text[:80]!r}.")
+    sources = {
+        t.name: _source(inputs.get(t.name, {"type": "random"}), t, f"{where}: inputs.{t.name}")
+        for t in definition.inputs
+    }
+    if any(s["type"] == "custom" for s in sources.values()) and definition.custom is None:
+        raise ProblemError(f"{where}: an input is 'custom', but the definition has no custom_inputs_entrypoint.")
+    return Workload(axes, sources, dict(value), in_trace)
 
 
-def _empty(recipes: list[Recipe]) -> list[Any]:
-    """Tensors of these shapes, without values."""
-    return [
-        torch.empty(r.shape, dtype=getattr(torch, _dtype(r)), device="meta")
-        if isinstance(r, (Spec, torch.Tensor))
-        else r
-        for r in recipes
-    ]
+def _source(given: Any, tensor: Tensor, where: str) -> Mapping[str, Any]:
+    """Where one input comes from, checked."""
+    kind = field(given, "type", str, where)
+    if kind not in SOURCES:
+        raise ProblemError(f"{where}: field 'type' is {kind[:40]!r}; expected one of {', '.join(SOURCES)}.")
+    if kind == "scalar":
+        value = given.get("value")
+        if type(value) not in (int, float, bool) or (type(value) is float and not math.isfinite(value)):
+            raise ProblemError(f"{where}: field 'value' is {str(value)[:40]!r}; expected a number, true or false.")
+    elif kind == "safetensors":
+        field(given, "path", str, where)
+        field(given, "tensor_key", str, where)
+    elif tensor.axes is None:
+        raise ProblemError(f"{where}: a number comes from {kind!r}; expected 'scalar' with its value.")
+    return dict(given)
 
 
-class _Files:
-    """Tensors from `.safetensors` files, each file read once: a header of JSON after its length, then the bytes."""
+def names_of(workloads: Iterable[Workload]) -> list[str]:
+    """A name for each workload: its axes, and its number where two have the same."""
+    return distinct(["-".join(f"{name}{value}" for name, value in w.axes.items()) or "fixed" for w in workloads])
 
-    def __init__(self, find: Callable[[str], Path]) -> None:
-        self._find = find
-        self._read: dict[str, tuple[dict[str, Any], bytes]] = {}
 
-    def read(self, name: str, key: str, shape: tuple[int, ...], tensor: Tensor) -> torch.Tensor:
-        """One tensor, whose shape and dtype must be the definition's.
+def _evaluated(text: str, names: Mapping[str, int]) -> float | bool | None:
+    """An arithmetic expression over axes as a number or a truth value; None where it holds anything else.
 
-        Raises:
-            ProblemError: the file is none, or does not hold it.
-        """
-        header, data = self._opened(name)
-        found = header.get(key)
-        if not isinstance(found, dict):
-            raise ProblemError(f"{name} holds no tensor {key[:60]!r}; it holds {sorted(header)[:12]}.")
-        kind, size = _TORCH.get(str(found.get("dtype")), str(found.get("dtype"))), found.get("shape")
-        if kind != tensor.dtype or size != list(shape):
-            raise ProblemError(f"{name}: {key[:60]!r} is {kind} {size}; expected {tensor.dtype} {list(shape)}.")
-        first, last = found.get("data_offsets", (0, 0))
-        if not 0 <= first <= last <= len(data) or last - first != math.prod(shape) * DTYPES[tensor.dtype]:
-            raise ProblemError(f"{name}: the bytes of {key[:60]!r} are not all there; fetch the file again.")
-        if first == last:
-            return torch.empty(shape, dtype=getattr(torch, tensor.dtype))
-        return torch.frombuffer(bytearray(data[first:last]), dtype=getattr(torch, tensor.dtype)).reshape(shape)
-
-    def _opened(self, name: str) -> tuple[dict[str, Any], bytes]:
-        if name not in self._read:
-            data = bytes_of(self._find(name))
-            size = int.from_bytes(data[:8], "little")
-            if data.startswith(b"version https://git-lfs"):
-                raise ProblemError(f"{name} is a pointer of Git LFS; fetch the file itself (git lfs pull).")
-            if not 2 <= size <= min(_LARGEST_HEADER, len(data) - 8):
-                raise ProblemError(f"{name} is no safetensors file; expected one.")
-            try:
-                header = json.loads(data[8 : 8 + size])
-            except (ValueError, RecursionError) as error:
-                raise ProblemError(f"{name} is no safetensors file: its header is not JSON.") from error
-            if not isinstance(header, dict):
-                raise ProblemError(f"{name} is no safetensors file: its header is no object.")
-            self._read[name] = (header, data[8 + size :])
-        return self._read[name]
+    Computed in floating point, where no power takes more than its time; exact up to 2**53, far above any axis.
+    """
+    try:
+        tree = ast.parse(text, mode="eval")
+        for node in ast.walk(tree):
+            if not isinstance(node, _ARITHMETIC):
+                return None
+            if isinstance(node, ast.Constant):
+                if type(node.value) not in (int, float):
+                    return None
+                node.value = float(node.value)  # type: ignore[arg-type]
+        value = eval(compile(tree, "<axes>", "eval"), {"__builtins__": {}}, {n: float(v) for n, v in names.items()})
+    except (SyntaxError, ValueError, TypeError, ArithmeticError, NameError, RecursionError, MemoryError):
+        return None
+    return value if isinstance(value, (float, bool)) else None

@@ -1,23 +1,20 @@
 """GPU MODE: a folder with `task.yml`, and the files that it names; a candidate defines `custom_kernel(data)`.
 
-`reference.py` has `generate_input(**test)`, `ref_kernel(data)` and `check_implementation(data, output)`. Inputs are
-drawn by the task's own function, at the sizes of its tests and benchmarks, under seeds of ours. Outputs are judged
-twice: by our comparison with the reference in float64, and by the task's own check; both must let them pass.
+`reference.py` has `generate_input(**test)`, `ref_kernel(data)` and `check_implementation(data, output)`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from kopt_mcp.problem import Problem, ProblemError
+from kopt_mcp.problem import ProblemError
 from kopt_mcp.problems import Recognition
-from kopt_mcp.problems.reading import defined, field, text_of, tree_of
+from kopt_mcp.problems.reading import defined, field, noted, slug, text_of, tree_of
 
-NAME = "gpumode"
 EXPECTED = "a folder with a task.yml that lists files, tests and benchmarks"
 FILE = "task.yml"
 SUBMISSION = "@SUBMISSION@"
@@ -27,48 +24,41 @@ MOST = 200
 _UP = 2
 """Folders above the task's own in which its files may lie."""
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
-_KEYS = {"files", "tests"}
 
 
 def recognise(path: Path) -> Recognition | str:
     """Whether a folder, or a file of that name, is a `task.yml` that lists files and tests."""
     main = path / FILE if path.is_dir() else path
     if main.suffix not in (".yml", ".yaml"):
-        return f"{path.name} is neither a folder nor a {FILE}; expected {EXPECTED}."
+        return f"{path.name} is neither a folder nor a {FILE}"
     if not main.exists():
-        return f"{path.name} holds no {FILE}; expected {EXPECTED}."
+        return f"{path.name} holds no {FILE}"
     task = _yaml(main)
-    if not isinstance(task, dict) or not _KEYS & set(task):
-        return f"{main.name} has neither 'files' nor 'tests'; expected {EXPECTED}."
+    if not isinstance(task, dict) or not {"files", "tests"} & set(task):
+        return f"{main.name} has neither 'files' nor 'tests'"
     missing: list[str] = []
-    files = _checked(lambda: _files(main, task), {}, missing)
-    tests = _checked(lambda: _tests(main, task, "tests"), [], missing)
-    benchmarks = _checked(lambda: _tests(main, task, "benchmarks"), [], missing) if "benchmarks" in task else []
+    files: dict[str, str] = {}
+    tests: dict[str, list[dict[str, Any]]] = {"tests": [], "benchmarks": []}
+    with noted(missing):
+        files = _files(main, task)
+    for name in tests:
+        with noted(missing):
+            tests[name] = _tests(main, task, name)
     if not missing and task.get("lang", "py") != "py":
         missing.append(f"{main.name}: field 'lang' is {str(task['lang'])[:40]!r}; expected 'py': a kernel in Python")
-    missing += _lacking(main, files)
+    with noted(missing):
+        missing += _lacking(main, files)
+    submission = main.parent / "submission.py"
     return Recognition(
-        format=NAME,
+        format="gpumode",
         path=main,
         files=(main, *(main.parent / one for one in files.values())),
-        found=(f"{len(files)} files", f"{len(tests)} tests", f"{len(benchmarks)} benchmarks"),
+        found=(f"{len(files)} files", *(f"{len(listed)} {name}" for name, listed in tests.items())),
         missing=tuple(missing),
-        name=_name(main),
-        options={"files": files, "tests": tests, "benchmarks": benchmarks},
-        kernel=next((p for p in (main.parent / "submission.py",) if p.is_file()), None),
+        name=slug(main.resolve().parent.name),
+        options={"files": files, **tests},
+        kernel=submission if submission.is_file() else None,
     )
-
-
-def _checked(read: Any, otherwise: Any, missing: list[str]) -> Any:
-    try:
-        return read()
-    except ProblemError as error:
-        missing.append(str(error).rstrip("."))
-        return otherwise
-
-
-def _name(main: Path) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", main.resolve().parent.name.lower()).strip("-") or NAME
 
 
 def _yaml(path: Path) -> Any:
@@ -81,12 +71,11 @@ def _yaml(path: Path) -> Any:
                 raise yaml.YAMLError("it holds an alias; write the value out")
             return super().compose_node(parent, index)
 
+    text = text_of(path)
     try:
-        return yaml.load(text_of(path), Plain)
+        return yaml.load(text, Plain)
     except yaml.YAMLError as error:
         raise ProblemError(f"{path.name} is not YAML: {' '.join(str(error).split())[:200]}.") from error
-    except RecursionError as error:
-        raise ProblemError(f"{path.name} is nested too deeply to be read.") from error
     except ValueError as error:  # a date that is none, and the like
         raise ProblemError(f"{path.name} holds a value that cannot be read: {str(error)[:200]}.") from error
 
@@ -97,8 +86,9 @@ def _files(main: Path, task: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         ProblemError: the field is not what it must be, or a file may not be read.
     """
+    listed: list[Any] = []
     if isinstance(given := task.get("files"), dict):
-        listed: list[Any] = [{"name": name, "source": source} for name, source in given.items()]
+        listed = [{"name": name, "source": source} for name, source in given.items()]
     else:
         listed = field(task, "files", list, main.name)
     config = task.get("config")
@@ -106,30 +96,25 @@ def _files(main: Path, task: Mapping[str, Any]) -> dict[str, str]:
     files: dict[str, str] = {}
     for number, one in enumerate(listed):
         where = f"{main.name}: files[{number}]"
-        if not isinstance(one, dict):
-            raise ProblemError(f"{where} is {str(one)[:60]!r}; expected an object with name and source.")
         name, source = field(one, "name", str, where), field(one, "source", str, where)
         if source == SUBMISSION or name == runner:
             continue
         if not _PLAIN.fullmatch(name) or len(name) > 200:
             raise ProblemError(f"{where}: field 'name' is {name[:60]!r}; expected a plain file name.")
-        _inside(main, source, where)
+        _require_near(main, source, where)
         files[name] = source
     return files
 
 
-def _inside(main: Path, source: str, where: str) -> None:
+def _require_near(main: Path, source: str, where: str) -> None:
     """Refuse a file that is not there, is no Python file, or lies far away from the task."""
+    said = f"{where}: field 'source' is {source[:80]!r}"
     path = (main.parent / source) if "\0" not in source else main
-    root = main.resolve().parent
-    for _ in range(_UP):
-        root = root.parent
+    root = main.resolve().parents[: _UP + 1][-1]
     if source.startswith("/") or path.suffix != ".py" or not path.resolve().is_relative_to(root):
-        raise ProblemError(
-            f"{where}: field 'source' is {source[:80]!r}; expected a Python file, at most {_UP} folders above the task."
-        )
+        raise ProblemError(f"{said}; expected a Python file, at most {_UP} folders above the task.")
     if not path.is_file():
-        raise ProblemError(f"{where}: field 'source' is {source[:80]!r}, which is not there; expected a file.")
+        raise ProblemError(f"{said}, which is not there; expected a file.")
 
 
 def _tests(main: Path, task: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
@@ -138,18 +123,19 @@ def _tests(main: Path, task: Mapping[str, Any], name: str) -> list[dict[str, Any
     Raises:
         ProblemError: one is no object of numbers and texts.
     """
+    if name == "benchmarks" and name not in task:
+        return []
     tests: list[dict[str, Any]] = field(task, name, list, main.name)
     if len(tests) > MOST or (not tests and name == "tests"):
         raise ProblemError(f"{main.name}: field {name!r} has {len(tests)} entries; expected 1 to {MOST}.")
     for number, test in enumerate(tests):
         if not isinstance(test, dict) or not all(isinstance(k, str) and k.isidentifier() for k in test):
             raise ProblemError(f"{main.name}: {name}[{number}] is no object of arguments by name.")
-        for key, value in test.items():
-            if not _is_argument(value):
-                raise ProblemError(
-                    f"{main.name}: {name}[{number}]: field {key!r} is {str(value)[:60]!r}; expected a number, a text, "
-                    "or a list of them."
-                )
+        if wrong := [key for key, value in test.items() if not _is_argument(value)]:
+            raise ProblemError(
+                f"{main.name}: {name}[{number}]: field {wrong[0]!r} is {str(test[wrong[0]])[:60]!r}; expected a "
+                "number, a text, or a list of them."
+            )
     return tests
 
 
@@ -162,38 +148,10 @@ def _is_argument(value: Any) -> bool:
 
 def _lacking(main: Path, files: Mapping[str, str]) -> list[str]:
     """What the reference does not define."""
+    if not files:
+        return []
     if "reference.py" not in files:
-        return [f"{main.name}: field 'files' names no reference.py; expected one"] if files else []
+        return [f"{main.name}: field 'files' names no reference.py; expected one"]
     path = main.parent / files["reference.py"]
-    try:
-        there = defined(tree_of(path))
-    except ProblemError as error:
-        return [str(error).rstrip(".")]
+    there = defined(tree_of(path))
     return [f"{path.name} defines no {name}; expected it at the file's top" for name in FUNCTIONS if name not in there]
-
-
-def load(
-    path: Path,
-    *,
-    kernel: Path | None = None,
-    files: Mapping[str, str],
-    tests: Sequence[Mapping[str, Any]],
-    benchmarks: Sequence[Mapping[str, Any]] = (),
-    precision: Literal["ieee", "tf32"] = "ieee",
-) -> Problem:
-    """Execute the task's reference and express it as a `Problem`.
-
-    Args:
-        files, tests, benchmarks: as `recognise` read them.
-        precision: `tf32` lets float32 products be rounded to 10 bits.
-
-    Raises:
-        ProblemError: it does not load, or cannot be a problem; the text names file, field and reason.
-    """
-    from kopt_mcp.problems.nested import problem_of
-
-    del kernel
-    if precision not in ("ieee", "tf32"):
-        raise ProblemError(f"{path.name}: option precision is {precision!r}; expected 'ieee' or 'tf32'.")
-    texts = {name: text_of(path.parent / source) for name, source in files.items()}
-    return problem_of(_name(path), texts, list(tests), list(benchmarks), precision)

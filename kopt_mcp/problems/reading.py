@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import stat
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,14 +22,7 @@ LARGEST = 1 << 20
 """Bytes of a Python or YAML file; tasks that people write by hand have a hundredth of it."""
 LARGEST_DATA = 64 << 20
 """Bytes of a JSON file, which a program may have written."""
-_KINDS = {
-    "str": "a text",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "list": "a list",
-    "dict": "an object",
-}
+_KINDS = {str: "a text", int: "a whole number", list: "a list", dict: "an object"}
 _T = TypeVar("_T")
 
 
@@ -100,19 +95,20 @@ def json_of(path: Path, text: str | None = None) -> Any:
         raise ProblemError(f"{path.name} is not JSON: {shown}.") from error
 
 
-def field(holder: Mapping[str, Any], name: str, kind: type[_T], where: str) -> _T:
-    """The value of a field that must be there and of a kind; `where` names the file, and the place in it.
+def field(holder: Any, name: str, kind: type[_T], where: str) -> _T:
+    """The value of a field that must be there and of a kind (a bool is no int); `where` names the file, and the place.
 
     Raises:
-        ProblemError: it is missing, or of another kind. A bool is no int, an int is a float.
+        ProblemError: it is missing, or of another kind; or its holder is no object.
     """
+    if not isinstance(holder, dict):
+        raise ProblemError(f"{where} is {repr(holder)[:60]}; expected an object with {name}.")
     if name not in holder:
-        raise ProblemError(f"{where} has no field {name!r}; expected {_named(kind)}; there are {sorted(holder)[:12]}.")
-    value: Any = holder[name]
-    if kind is float and type(value) is int:
-        value = float(value)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ProblemError(f"{where}: field {name!r} is {repr(value)[:80]}; expected {_named(kind)}.")
+        there = sorted(map(str, holder))[:12]
+        raise ProblemError(f"{where} has no field {name!r}; expected {_KINDS[kind]}; there are {there}.")
+    value = holder[name]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ProblemError(f"{where}: field {name!r} is {repr(value)[:80]}; expected {_KINDS[kind]}.")
     return value
 
 
@@ -161,5 +157,20 @@ def no_constant(name: str) -> Any:
     raise ProblemError(f"{name} is not JSON; give a number.")
 
 
-def _named(kind: type) -> str:
-    return _KINDS.get(kind.__name__, kind.__name__)
+@contextmanager
+def noted(missing: list[str]) -> Iterator[None]:
+    """Note what is wrong with a part of a task, and go on with the others."""
+    try:
+        yield
+    except ProblemError as error:
+        missing.append(str(error).rstrip("."))
+
+
+def slug(text: str) -> str:
+    """A name for a task or a file: small letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:80] or "task"
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names, with their numbers where several are the same."""
+    return [name if names.count(name) == 1 else f"{name}-{number}" for number, name in enumerate(names)]

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from kopt_mcp.problem import ProblemError
+from kopt_mcp.problems.definitions import Definition, Workload
 from kopt_mcp.problems.reading import field, json_of
-from kopt_mcp.problems.workloads import Definition, Workload
 
 PYTHON = {"python", "pytorch", "triton", "cute_dsl", "cutile", "cudnn_frontend", "tilelang"}
 """Languages whose entry is a Python function."""
@@ -39,11 +39,8 @@ def solution_of(path: Path) -> Solution:
     Raises:
         ProblemError: file, field, and what was expected; or it is not in Python.
     """
-    value = json_of(path)
-    if not isinstance(value, dict):
-        raise ProblemError(f"{path.name} holds a {type(value).__name__}; expected a solution.")
+    value, where = json_of(path), f"{path.name}: spec"
     spec = field(value, "spec", dict, path.name)
-    where = f"{path.name}: spec"
     given = spec.get("languages") if isinstance(spec.get("languages"), list) else [field(spec, "language", str, where)]
     languages = [str(one) for one in given or ()]
     if not languages or not set(languages) <= PYTHON:
@@ -55,8 +52,6 @@ def solution_of(path: Path) -> Solution:
     sources: dict[str, str] = {}
     for number, one in enumerate(field(value, "sources", list, path.name)):
         here = f"{path.name}: sources[{number}]"
-        if not isinstance(one, dict):
-            raise ProblemError(f"{here} is no object; expected path and content.")
         name = field(one, "path", str, here)
         if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", name, re.ASCII) or name in sources:
             raise ProblemError(f"{here}: field 'path' is {name[:60]!r}; expected a relative path, given once.")
@@ -65,13 +60,12 @@ def solution_of(path: Path) -> Solution:
         raise ProblemError(
             f"{where}: field 'entry_point' is no 'file.py::function' among the sources {sorted(sources)[:8]}."
         )
-    destination = spec.get("destination_passing_style", True)
     return Solution(
         name=field(value, "name", str, path.name),
         definition=field(value, "definition", str, path.name),
         file=file,
         function=function,
-        destination=bool(destination),
+        destination=bool(spec.get("destination_passing_style", True)),
         sources=sources,
     )
 
@@ -106,8 +100,8 @@ STATUSES = {
     "INCORRECT_NUMERICAL": "INCORRECT_NUMERICAL",
     "COMPILE_ERROR": "COMPILE_ERROR",
     "RUNTIME_ERROR": "RUNTIME_ERROR",
-    "OUT_OF_MEMORY": "RUNTIME_ERROR",
     "TIMEOUT": "TIMEOUT",
+    "OUT_OF_MEMORY": "RUNTIME_ERROR",
     "CHEATED": "REWARD_HACK",
     "SUSPECT": "REWARD_HACK",
     "INVALID_PROBLEM": "INVALID_REFERENCE",

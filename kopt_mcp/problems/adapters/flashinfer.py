@@ -6,46 +6,38 @@ into its outputs they are allocated anew for each call, as a function that retur
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from kopt_mcp.evaluator.generated import key_of, register
+from kopt_mcp.problems.adapters import function_of, laid_beside
 
 CANDIDATE = "run"
-FILE = "definition_reference.py"
+MODULE = "definition_reference"
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def prepare(spec: Mapping[str, Any]) -> None:
     """Have inputs drawn as the harness draws them: by the definition's own function, or as rows that add up to one."""
-    register_all(spec, _custom(spec) if spec["custom"] else None)
-
-
-def _custom(spec: Mapping[str, Any]) -> Callable[..., Any]:
-    path = Path(spec["folder"]) / FILE
-    path.write_text(spec["reference"], encoding="utf-8")
-    found = importlib.util.spec_from_file_location(path.stem, path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    function: Callable[..., Any] = getattr(module, spec["custom"])
-    return function
-
-
-def register_all(spec: Mapping[str, Any], custom: Callable[..., Any] | None) -> None:
-    """Register what draws the inputs that no recipe describes, for every workload."""
+    custom = None
+    if any(workload["custom"] for workload in spec["workloads"]):
+        laid_beside(spec, {f"{MODULE}.py": spec["reference"]})
+        custom = getattr(importlib.import_module(MODULE), spec["custom"])
     for workload in spec["workloads"]:
-        if workload["custom"] and custom is not None:
-            register(custom_key(spec, workload), _drawing(custom, workload))
-        for rows in workload["rows"]:
-            register(rows_key(rows), _adding_up(rows))
+        register_inputs(spec["reference"], custom, workload)
+
+
+def register_inputs(reference: str, custom: Callable[..., Any] | None, workload: Mapping[str, Any]) -> None:
+    """Register what draws the inputs of a workload that no recipe describes."""
+    if custom is not None and workload["custom"]:
+        register(custom_key(reference, workload), _drawing(custom, workload))
+    for rows in workload["rows"]:
+        register(rows_key(rows), _adding_up(rows))
 
 
 def _drawing(custom: Callable[..., Any], workload: Mapping[str, Any]) -> Callable[[int], Any]:
@@ -53,24 +45,20 @@ def _drawing(custom: Callable[..., Any], workload: Mapping[str, Any]) -> Callabl
 
     def source(seed: int) -> list[torch.Tensor]:
         del seed  # all generators begin at it
-        device = torch.empty(0).device
-        made = custom(dict(workload["axes"]), device)
+        made = custom(dict(workload["axes"]), torch.empty(0).device)
         return [made[name] for name in workload["custom"]]
 
     return source
 
 
 def _adding_up(rows: Mapping[str, Any]) -> Callable[[int], Any]:
-    def source(seed: int) -> list[torch.Tensor]:
-        del seed
-        return [torch.softmax(torch.randn(rows["shape"]), dim=-1).to(getattr(torch, rows["dtype"]))]
-
-    return source
+    dtype = getattr(torch, rows["dtype"])
+    return lambda seed: torch.softmax(torch.randn(rows["shape"]), dim=-1).to(dtype)
 
 
-def custom_key(spec: Mapping[str, Any], workload: Mapping[str, Any]) -> int:
+def custom_key(reference: str, workload: Mapping[str, Any]) -> int:
     """The number that a workload's own inputs are drawn under."""
-    return key_of("flashinfer", spec["reference"], str(spec["custom"]), repr(sorted(workload["axes"].items())))
+    return key_of("flashinfer", reference, repr(workload["custom"]), repr(sorted(workload["axes"].items())))
 
 
 def rows_key(rows: Mapping[str, Any]) -> int:
@@ -79,34 +67,22 @@ def rows_key(rows: Mapping[str, Any]) -> int:
 
 
 def entry(module: ModuleType, spec: Mapping[str, Any]) -> Callable[..., Any]:
-    """The candidate as a function of flat arguments.
+    """The candidate as a function of flat arguments, whether it returns its outputs or writes into them."""
+    candidate, device = function_of(module, CANDIDATE), spec["device"]
+    outputs = [[(shape, getattr(torch, dtype)) for shape, dtype in one["outputs"]] for one in spec["workloads"]]
 
-    Raises:
-        ImportError: the candidate defines no function `run`, or one that takes neither the inputs nor also the outputs.
-    """
-    candidate = getattr(module, CANDIDATE, None)
-    if not callable(candidate):
-        raise ImportError(f"the kernel file defines no function {CANDIDATE!r}, which the definition's inputs go to")
-    workloads, device = spec["workloads"], spec["device"]
-    if not _takes_outputs(candidate, module, spec):
-
-        def returning(*args: Any) -> Any:
-            returned = candidate(*args[:-1])
-            if isinstance(returned, torch.Tensor):
-                return returned
-            return outputs_of(returned, spec["outputs"], workloads[args[-1]]["outputs"], device)
-
-        return returning
+    def returning(*args: Any) -> Any:
+        returned = candidate(*args[:-1])
+        if isinstance(returned, torch.Tensor):
+            return returned
+        return outputs_of(returned, spec["outputs"], [dtype for _, dtype in outputs[args[-1]]], device)
 
     def writing(*args: Any) -> Any:
-        outputs = [
-            torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-            for shape, dtype in workloads[args[-1]]["outputs"]
-        ]
-        candidate(*args[:-1], *outputs)
-        return tuple(outputs)
+        made = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in outputs[args[-1]]]
+        candidate(*args[:-1], *made)
+        return tuple(made)
 
-    return writing
+    return writing if _takes_outputs(candidate, module, spec) else returning
 
 
 def _takes_outputs(candidate: Callable[..., Any], module: ModuleType, spec: Mapping[str, Any]) -> bool:
@@ -123,7 +99,7 @@ def _takes_outputs(candidate: Callable[..., Any], module: ModuleType, spec: Mapp
     return len(names) >= with_outputs
 
 
-def outputs_of(returned: Any, names: list[str], outputs: list[Any], device: Any) -> Any:
+def outputs_of(returned: Any, names: list[str], dtypes: list[torch.dtype], device: Any) -> Any:
     """Outputs in the definition's order, a number as a tensor without dimensions.
 
     Raises:
@@ -136,6 +112,6 @@ def outputs_of(returned: Any, names: list[str], outputs: list[Any], device: Any)
     if not isinstance(returned, (tuple, list)):
         return returned
     return tuple(
-        torch.tensor(one, dtype=getattr(torch, dtype), device=device) if isinstance(one, (int, float, bool)) else one
-        for one, (_, dtype) in zip(returned, outputs, strict=True)
+        torch.tensor(one, dtype=dtype, device=device) if isinstance(one, (int, float, bool)) else one
+        for one, dtype in zip(returned, dtypes, strict=True)
     )

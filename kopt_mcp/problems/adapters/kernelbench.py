@@ -26,7 +26,7 @@ def prepare(spec: Mapping[str, Any]) -> None:
     """Have inputs that no recipe describes drawn by the problem's own `get_inputs`."""
     for size in spec["sizes"]:
         task = executed(spec["source"], size["constants"])
-        register(input_key(spec["source"], size["constants"]), inputs_of(task, spec["dtype"]))
+        register_inputs(spec["source"], size["constants"], task, spec["dtype"])
 
 
 def entry(module: ModuleType, spec: Mapping[str, Any]) -> Callable[..., Any]:
@@ -65,7 +65,8 @@ def _built(
     weights: int,
 ) -> torch.nn.Module:
     """A module with the state of `Model`."""
-    built = constructed(candidate, task, spec["seed"] + weights)
+    with seeded(spec["seed"] + weights, "cpu"), placed("cpu"):
+        built = constructed(candidate, task)
     built = built.to(spec["device"], getattr(torch, spec["dtype"]))
     built.train(spec["mode"] == "train")
     own = state_of(built)
@@ -95,11 +96,10 @@ def _pairs(own: dict[str, tuple[int, ...]], given: dict[str, tuple[int, ...]]) -
     )
 
 
-def constructed(make: Callable[..., torch.nn.Module], task: Mapping[str, Any], seed: int) -> torch.nn.Module:
-    """A module from `get_init_inputs()`, both under `seed`."""
-    with seeded(seed, "cpu"), placed("cpu"):
-        given = task["get_init_inputs"]()
-        return make(**given) if isinstance(given, dict) else make(*given)
+def constructed(make: Callable[..., torch.nn.Module], task: Mapping[str, Any]) -> torch.nn.Module:
+    """A module from `get_init_inputs()`."""
+    given = task["get_init_inputs"]()
+    return make(**given) if isinstance(given, dict) else make(*given)
 
 
 def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -107,25 +107,17 @@ def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def inputs_of(task: Mapping[str, Any], dtype: str) -> Callable[[int], Any]:
-    """A source for `generated`: `get_inputs()`, its floating tensors in `dtype`."""
-
-    def source(seed: int) -> Any:
-        del seed  # all generators begin at it
-        return _cast(list(task["get_inputs"]()), getattr(torch, dtype))
-
-    return source
+def register_inputs(source: str, constants: Mapping[str, Any], task: Mapping[str, Any], dtype: str) -> int:
+    """Have inputs of one size drawn by `get_inputs()`, its floating tensors in `dtype`; the key that they get."""
+    key = key_of("kernelbench", source, repr(sorted(constants.items())))
+    register(key, lambda seed: _cast(list(task["get_inputs"]()), getattr(torch, dtype)))
+    return key
 
 
 def _cast(data: Any, dtype: torch.dtype) -> Any:
     if isinstance(data, (list, tuple)):
         return type(data)(_cast(one, dtype) for one in data)
     return data.to(dtype) if isinstance(data, torch.Tensor) and data.dtype.is_floating_point else data
-
-
-def input_key(source: str, constants: Mapping[str, Any]) -> int:
-    """The number that inputs of one size are drawn under."""
-    return key_of("kernelbench", source, repr(sorted(constants.items())))
 
 
 def executed(source: str, constants: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Test scripts that check and time a kernel themselves and print JSON: run as they are, their figures as reported.
+"""What a test script that checks and times a kernel itself says of it: one JSON object among its output.
 
 The contract: `python test_x.py --json` prints lines for people and one JSON object, on one line or indented, and exits
 with 0 only if everything is right. The object holds
@@ -15,30 +15,23 @@ script's word.
 
 from __future__ import annotations
 
-import ast
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from kopt_mcp.problem import Problem, ProblemError
-from kopt_mcp.problems import Recognition
-from kopt_mcp.problems.reading import no_constant, once, tree_of
+from kopt_mcp.problems.reading import no_constant, once
+from kopt_mcp.problems.script import VERDICTS
 
-NAME = "script"
-EXPECTED = "a Python program that takes --json and prints an object with correctness or status"
-VERDICTS = ("correctness", "status")
 RATIOS = ("speedup", "vs_pytorch", "avg_vs_pytorch")
+FIGURES = {"latency_us": "_us", "gbps": "_gbps", "tflops": "_tflops"}
+"""What a report may hold besides, and what a key ends in that names the kernel too."""
 NAMES = ("workload", "size", "shape", "name")
 OTHERS = ("torch", "baseline", "reference", "ref_", "naive", "eager", "compile")
 """Parts of a key that say that a time is not the kernel's own."""
 MOST = 1e12
 """Largest figure that is believed to be one, in any of the units."""
-
-
 LONGEST = 1 << 20
 """Characters of output in which a report is looked for."""
 
@@ -69,31 +62,6 @@ class Unusable(Exception):
     """The output is not one report that can be taken at its word."""
 
 
-def recognise(path: Path) -> Recognition | str:
-    """Whether a file is a program that takes `--json` and names what the contract's object holds."""
-    if path.suffix != ".py":
-        return f"{path.name} does not end in .py; expected {EXPECTED}."
-    texts = _texts(tree_of(path))
-    if "--json" not in texts:
-        return f"{path.name} does not take '--json'; expected {EXPECTED}."
-    words = [word for word in VERDICTS if word in texts]
-    found = tuple(f"{word!r}, line {texts[word]}" for word in ["--json", *words])
-    missing = () if words else (f"{path.name} prints neither 'correctness' nor 'status'; expected one of them.",)
-    return Recognition(NAME, path, (path,), found, missing, name=path.stem.removeprefix("test_"), trust="reported")
-
-
-def load(path: Path, *, kernel: Path | None = None) -> Problem:
-    """Never possible: a script keeps its reference and its inputs to itself."""
-    del kernel
-    raise ProblemError(f"{path.name} is a script that judges itself: it has no reference to load. {HOW_TO_MEASURE}")
-
-
-HOW_TO_MEASURE = (
-    "Its figures are taken as reported, and certify nothing; to have the kernel checked and timed, write a Problem "
-    "(kopt-mcp import, or reference and shapes in baseline's arguments)."
-)
-
-
 def parse(stdout: str, code: int) -> Report:
     """What a script's output and exit code say together: a pass only where both say so, once, and nothing else does."""
     if len(stdout) > LONGEST:
@@ -105,16 +73,16 @@ def parse(stdout: str, code: int) -> Report:
             return Report("RUNTIME_ERROR", f"the script exited with code {code}, and {error}")
         return Report("INCONCLUSIVE", f"the script exited with code 0, but {error}")
     claims = _claims(report)
+    said = f"the script says {claims[0][0]}"
     kernel = report["kernel"] if isinstance(report.get("kernel"), str) else ""
     if wrong := [text for text, right in claims if not right]:
         return Report("INCORRECT_NUMERICAL", f"the script says {wrong[0]}{_reason(report)}", kernel)
     if code != 0:
-        said = claims[0][0]
-        return Report("SUSPECT", f"the script says {said}, but exited with code {code}: it contradicts itself", kernel)
+        return Report("SUSPECT", f"{said}, but exited with code {code}: it contradicts itself", kernel)
     try:
-        return Report("PASSED", f"the script says {claims[0][0]}", kernel, _lines(report))
+        return Report("PASSED", said, kernel, _lines(report))
     except Unusable as error:
-        return Report("INCONCLUSIVE", f"the script says {claims[0][0]}, but {error}", kernel)
+        return Report("INCONCLUSIVE", f"{said}, but {error}", kernel)
 
 
 def _only_report(stdout: str) -> dict[str, Any]:
@@ -129,19 +97,23 @@ def _only_report(stdout: str) -> dict[str, Any]:
     if len(reports) > 1:
         raise Unusable(f"printed {len(reports)} reports; which is the script's own cannot be told")
     for place in [reports[0], *_benchmarks(reports[0])]:
-        _check_verdicts(place)
+        if "correctness" in place and not isinstance(place["correctness"], bool):
+            raise Unusable(f"correctness is {repr(place['correctness'])[:40]}; expected true or false")
+        if "status" in place and str(place["status"]).lower() not in ("pass", "fail"):
+            raise Unusable(f"status is {repr(place['status'])[:40]}; expected 'pass' or 'fail'")
     return reports[0]
 
 
 def _objects(stdout: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects that begin at the beginning of a line and end at the end of one.
+    """The JSON objects that begin at the beginning of a line, blanks before it allowed, and end at the end of one.
 
     Raises:
         Unusable: something that begins like one, and speaks of a verdict, is none.
     """
     decoder = json.JSONDecoder(object_pairs_hook=once, parse_constant=no_constant)
-    position = 0
-    while (start := _next_brace(stdout, position)) is not None:
+    brace, position = re.compile(r"^[ \t]*(\{)", re.MULTILINE), 0
+    while match := brace.search(stdout, position):
+        start = match.start(1)
         try:
             found, end = decoder.raw_decode(stdout, start)
             if stdout[end:].split("\n", 1)[0].strip():
@@ -150,31 +122,18 @@ def _objects(stdout: str) -> Iterator[dict[str, Any]]:
             yield found
         except (ValueError, RecursionError, Unusable) as error:  # a ProblemError is a ValueError
             line_end = stdout.find("\n", start)
-            line_end = len(stdout) if line_end < 0 else line_end
-            broken = stdout[start:] if getattr(error, "pos", line_end) >= line_end else stdout[start:line_end]
+            position = line_end if line_end >= 0 else len(stdout)
+            broken = stdout[start:] if getattr(error, "pos", position) >= position else stdout[start:position]
             if any(f'"{word}"' in broken for word in VERDICTS):
                 shown = " ".join((str(error) or "nested too deeply").split())[:120]
                 raise Unusable(f"its report is broken ({shown})") from error
-            position = line_end
-
-
-def _next_brace(text: str, position: int) -> int | None:
-    """Where the next line begins with a brace, blanks before it allowed."""
-    match = re.compile(r"^[ \t]*(\{)", re.MULTILINE).search(text, position)
-    return match.start(1) if match else None
-
-
-def _check_verdicts(place: Mapping[str, Any]) -> None:
-    if "correctness" in place and not isinstance(place["correctness"], bool):
-        raise Unusable(f"correctness is {repr(place['correctness'])[:40]}; expected true or false")
-    if "status" in place and str(place["status"]).lower() not in ("pass", "fail"):
-        raise Unusable(f"status is {repr(place['status'])[:40]}; expected 'pass' or 'fail'")
 
 
 def _claims(report: Mapping[str, Any]) -> list[tuple[str, bool]]:
     """Every verdict in a report, in words, and whether it is a good one."""
     claims = []
-    for place, where in [(report, ""), *((item, f" at {_name_of(item, n)}") for n, item in _numbered(report))]:
+    items = enumerate(_benchmarks(report), 1)
+    for place, where in [(report, ""), *((item, f" at {_name_of(item, number)}") for number, item in items)]:
         if "correctness" in place:
             claims.append((f"correctness is {str(place['correctness']).lower()}{where}", place["correctness"] is True))
         if "status" in place:
@@ -199,39 +158,24 @@ def _benchmarks(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return items
 
 
-def _numbered(report: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
-    return list(enumerate(_benchmarks(report), start=1))
-
-
 def _lines(report: Mapping[str, Any]) -> tuple[Line, ...]:
     """The figures, by workload; none where a report holds none.
 
     Raises:
         Unusable: a figure is none, or several may be the kernel's, or two workloads have one name.
     """
-    items = _numbered(report)
-    lines = [_line(item, _name_of(item, number)) for number, item in items]
-    if not items:
-        lines = [_line(report, _name_of(report, 0))]
+    lines = [_line(item, number) for number, item in enumerate(_benchmarks(report), 1)] or [_line(report, 0)]
     names = [line.workload for line in lines]
     if double := [name for name in names if names.count(name) > 1]:
         raise Unusable(f"benchmarks holds {double[0]!r} twice")
     whole = _ratio(report)
-    lines = [line if line.speedup is not None else _with_speedup(line, whole) for line in lines]
-    kinds = ("latency_us", "gbps", "tflops")
-    return tuple(line for line in lines if any(getattr(line, kind) is not None for kind in kinds))
+    lines = [line if line.speedup is not None else replace(line, speedup=whole) for line in lines]
+    return tuple(line for line in lines if any(getattr(line, kind) is not None for kind in FIGURES))
 
 
-def _with_speedup(line: Line, speedup: float | None) -> Line:
-    return Line(line.workload, line.latency_us, line.gbps, line.tflops, speedup)
-
-
-def _line(item: Mapping[str, Any], name: str) -> Line:
-    figures = {kind: _figure(item, kind, ending) for kind, ending in _ENDINGS.items()}
-    return Line(name, figures["latency_us"], figures["gbps"], figures["tflops"], _ratio(item))
-
-
-_ENDINGS = {"latency_us": "_us", "gbps": "_gbps", "tflops": "_tflops"}
+def _line(item: Mapping[str, Any], number: int) -> Line:
+    figures = {kind: _figure(item, kind, ending) for kind, ending in FIGURES.items()}
+    return Line(_name_of(item, number), **figures, speedup=_ratio(item))
 
 
 def _figure(item: Mapping[str, Any], kind: str, ending: str) -> float | None:
@@ -255,7 +199,7 @@ def _number(item: Mapping[str, Any], key: str) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Unusable(f"{key} is {repr(value)[:40]}; expected a number")
-    if not (0 < value < MOST) or not math.isfinite(value):
+    if not 0 < value < MOST:
         raise Unusable(f"{key} is {repr(value)[:40]}; expected a number above 0 and below {MOST:g}")
     return float(value)
 
@@ -268,14 +212,3 @@ def _name_of(item: Mapping[str, Any], number: int) -> str:
         if isinstance(value, (str, int)) and str(value).strip():
             return " ".join(str(value).split())[:80]
     return f"benchmark {number}" if number else "reported"
-
-
-def _texts(tree: ast.Module) -> dict[str, int]:
-    """Every string of a program and the first line it stands on; the names of keyword arguments count too."""
-    found: dict[str, int] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.setdefault(node.value, node.lineno)
-        elif isinstance(node, ast.keyword) and node.arg:
-            found.setdefault(node.arg, node.value.lineno)
-    return found

@@ -1,22 +1,34 @@
-"""A problem whose reference is a torch module, as KernelBench writes them: inputs, state, costs. Harness only."""
+"""A module of KernelBench as a problem.
+
+What a problem file leaves open is settled here. Inputs: what `get_inputs` draws with `torch.rand`, `randn` or `randint`
+becomes a recipe of ours, so that shapes and ranges are the problem's and seeds and values are not; whatever else it
+returns is drawn by itself under our seeds. Weights: `Model` is built under a secret seed, what is constant in its state
+(a norm's ones, a bias of zeros) is drawn anew, since a kernel that leaves it out must not be right, and the candidate
+is given the same state; several such sets are tried. Reference: the module in float64. Float32 means float32 unless the
+options allow TF32.
+"""
 
 from __future__ import annotations
 
+import ast
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
-from kopt_mcp.evaluator.generated import Unusable, flatten, placed, rebuild, register, seeded
-from kopt_mcp.problem import DISTRIBUTIONS, Input, Make, Problem, ProblemError, Spec, Workload
+from kopt_mcp.evaluator.generated import Unusable, flatten, placed, rebuild, seeded
+from kopt_mcp.problem import Input, Make, Problem, ProblemError, Spec
 from kopt_mcp.problems.adapters import kernelbench as adapter
-from kopt_mcp.problems.counting import Costs, bound_of, counted, devices_of
-from kopt_mcp.problems.exact import exact, spread
+from kopt_mcp.problems.loaders import Case, device_of, one_of, problem_of, size_of, words
+from kopt_mcp.problems.loaders.counting import Costs, counted, on_shapes
+from kopt_mcp.problems.loaders.exact import exact, spread
+from kopt_mcp.problems.reading import defined, slug, text_of
 
 _SPREAD = 0.25
 """By how much state that a module makes constant is moved about: of its value, or absolutely where that is zero."""
@@ -24,15 +36,14 @@ _SETS = 2
 _TRIALS = 1000
 _LARGE = 2 << 30
 """Bytes above which it is not found out how rounding errors add up: in float64 that takes more than there is."""
+_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a problem is to be read where its file does not say; see `kernelbench.load`."""
+    """How a problem is to be read where its file does not say; see `load`."""
 
-    sizes: tuple[Mapping[str, Any], ...]
     dtype: str
-    precision: Any
     mode: str
     weights: str
     values: str
@@ -42,6 +53,7 @@ class Options:
 class Size:
     """The problem with some of its constants replaced: what it executes to, and what it takes."""
 
+    where: str
     constants: Mapping[str, Any]
     task: Mapping[str, Any]
     specs: tuple[Spec, ...]
@@ -49,42 +61,70 @@ class Size:
     costs: Costs | None
 
 
-def problem_of(file: str, name: str, source: str, options: Options) -> Problem:
-    """The `Problem` of one KernelBench file.
+def load(
+    path: Path,
+    *,
+    sizes: Sequence[Mapping[str, Any]] = (),
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32",
+    precision: Literal["ieee", "tf32"] = "ieee",
+    mode: Literal["train", "eval"] = "train",
+    weights: Literal["drawn", "given"] = "drawn",
+    values: Literal["given", "normal"] = "given",
+) -> Problem:
+    """Execute a problem file and express it as a `Problem`.
 
-    Raises:
-        ProblemError: see `kernelbench.load`.
+    Args:
+        sizes: further workloads, each the problem with some of its constants replaced: `[{"batch_size": 16}]`.
+        dtype: of inputs and weights.
+        precision: `tf32` lets float32 products be rounded to 10 bits.
+        mode: what `Model` is in when it is called; KernelBench leaves it in training mode.
+        weights: `given` leaves constants in the state as `Model` makes them.
+        values: `normal` draws what `torch.rand` draws from normal and from awkward distributions instead.
     """
-    sizes = [_size(file, source, constants, options) for constants in ({}, *options.sizes)]
-    states = _States(file, sizes, options)
-    names = list(states.of(0, 0)) if not options.sizes else _same_names(file, sizes, states)
-    workloads = [_workload(number, size, states, options) for number, size in enumerate(sizes)]
-    reference = exact(lambda *args: _forward(sizes, states, names, args))
-    return Problem(
-        name=name,
+    one_of("dtype", dtype, tuple(_DTYPES))
+    one_of("mode", mode, ("train", "eval"))
+    one_of("weights", weights, ("drawn", "given"))
+    one_of("values", values, ("given", "normal"))
+    source, options = text_of(path), Options(dtype, mode, weights, values)
+    _require_constants(source, sizes)
+    made = [_size(path.name, source, constants, options) for constants in ({}, *sizes)]
+    states = _States(made, options)
+    names = _names(made, states)
+    cases = [_case(number, one, states, options) for number, one in enumerate(made)]
+    reference = exact(lambda *args: _forward(made, states, names, args))
+
+    def inputs(make: Make, which: int, weights: int, **_: Any) -> list[Input]:
+        state = states.of(which, weights).values()
+        return [*made[which].specs, *(make.literal(tensor) for tensor in state), which, weights]
+
+    return problem_of(
+        slug(path.stem),
+        cases,
+        precision=precision,
         reference=reference,
-        inputs=lambda make, size, weights, **_: _inputs(make, sizes[size], states.of(size, weights), size, weights),
-        workloads=_named(workloads),
-        bytes="moved",
-        flops="operations",
-        bound=bound_of(workloads[0].params["moved"], sizes[0].costs),
-        entry=adapter.CANDIDATE,
-        precision=options.precision,
-        reduction="longest",
-        scale=spread(reference) if max(w.params["moved"] for w in workloads) <= _LARGE else None,
+        inputs=inputs,
+        scale=spread(reference) if max(one.moved for one in cases) <= _LARGE else None,
         vary={"weights": (1, _TRIALS)} if names else {},
-        distributions=DISTRIBUTIONS if any(s.kind == "normal" for one in sizes for s in one.specs) else ("normal",),
-        certain=_certain(sizes),
+        entry=adapter.CANDIDATE,
         adapter="kernelbench",
         adapter_spec={
             "source": source,
-            "dtype": options.dtype,
-            "mode": options.mode,
+            "dtype": dtype,
+            "mode": mode,
             "seed": states.seed,
             "state": names,
-            "sizes": [{"constants": dict(s.constants), "inputs": len(s.specs), "nest": s.nest} for s in sizes],
+            "sizes": [{"constants": dict(s.constants), "inputs": len(s.specs), "nest": s.nest} for s in made],
         },
     )
+
+
+def _require_constants(source: str, sizes: Sequence[Mapping[str, Any]]) -> None:
+    constants = {n for n, node in defined(ast.parse(source)).items() if isinstance(node, ast.Assign)}
+    if unknown := [name for size in sizes for name in size if name not in constants]:
+        raise ProblemError(
+            f"option sizes names {unknown[0]!r}, which the file does not assign at its top; it assigns "
+            f"{sorted(constants)[:20]}."
+        )
 
 
 def _size(file: str, source: str, constants: Mapping[str, Any], options: Options) -> Size:
@@ -93,23 +133,21 @@ def _size(file: str, source: str, constants: Mapping[str, Any], options: Options
     try:
         task = adapter.executed(source, constants)
     except Exception as error:
-        raise ProblemError(f"{where} does not load: {type(error).__name__}: {error}") from error
+        raise ProblemError(f"{where} does not load: {words(error)}") from error
     for needed in ("Model", "get_inputs", "get_init_inputs"):
         if not callable(task.get(needed)):
             raise ProblemError(f"{where} defines no {needed}; expected {needed} to be a class or a function.")
-    key = adapter.input_key(source, constants)
-    register(key, adapter.inputs_of(task, options.dtype))
+    key = adapter.register_inputs(source, constants, task, options.dtype)
     specs, nest = _recipes(where, task, key, options)
-    return Size(constants, task, specs, nest, _costs(task, nest, specs, options))
+    return Size(where, constants, task, specs, nest, _costs(task, nest, specs, options))
 
 
 def _recipes(where: str, task: Mapping[str, Any], key: int, options: Options) -> tuple[tuple[Spec, ...], Any]:
     """How to draw each tensor that `get_inputs` returns."""
     drawn = _Drawn()
-    torch.empty(1, device="meta").mul(2)  # the first such operator imports a thousand modules, which must see no mode
     try:
         try:
-            with placed("meta"), drawn:
+            with on_shapes(), drawn:
                 returned = list(task["get_inputs"]())
         except NotImplementedError:  # an operator that needs values: draw them
             drawn = _Drawn()
@@ -119,7 +157,7 @@ def _recipes(where: str, task: Mapping[str, Any], key: int, options: Options) ->
     except Unusable as error:
         raise ProblemError(f"{where}: get_inputs(): {error}.") from error
     except Exception as error:
-        raise ProblemError(f"{where}: get_inputs() fails: {type(error).__name__}: {error}") from error
+        raise ProblemError(f"{where}: get_inputs() fails: {words(error)}") from error
     if not tensors:
         raise ProblemError(f"{where}: get_inputs() returns no tensor; expected a list that holds one.")
     return tuple(_recipe(t, n, drawn, key, options) for n, t in enumerate(tensors)), nest
@@ -168,44 +206,30 @@ class _Drawn(TorchFunctionMode):
 def _costs(task: Mapping[str, Any], nest: Any, specs: tuple[Spec, ...], options: Options) -> Costs | None:
     """Of one forward pass, on shapes alone."""
     try:
-        with placed("meta"):
-            given = task["get_init_inputs"]()
-            model = task["Model"](**given) if isinstance(given, dict) else task["Model"](*given)
-            model = model.to(getattr(torch, options.dtype)).train(options.mode == "train")
-            tensors = [torch.empty(s.shape, dtype=getattr(torch, s.dtype)) for s in specs]
+        with on_shapes():
+            model = adapter.constructed(task["Model"], task).to(getattr(torch, options.dtype))
     except Exception:  # a constructor that looks at values; the costs are then not known
         return None
-    return counted(lambda *args: model(*rebuild(nest, list(args))), tensors)
+    model.train(options.mode == "train")
+    return counted(lambda *args: model(*rebuild(nest, args)), specs)
 
 
 class _States:
     """The state of `Model`, by size and set of weights; the last few are kept."""
 
-    def __init__(self, file: str, sizes: list[Size], options: Options) -> None:
+    def __init__(self, sizes: list[Size], options: Options) -> None:
         self.seed = secrets.randbits(16)
-        self._file, self._sizes, self._options = file, sizes, options
+        self._sizes, self._options = sizes, options
         self._kept: OrderedDict[tuple[int, int], tuple[torch.nn.Module, dict[str, torch.Tensor]]] = OrderedDict()
 
     def of(self, size: int, weights: int) -> dict[str, torch.Tensor]:
         """Parameters and buffers by name, on the CPU."""
-        return self._built(size, weights)[1]
+        return self.built(size, weights)[1]
 
-    def model(self, size: int, weights: int) -> torch.nn.Module:
-        """The module that they are of: for all of it that is no state."""
-        return self._built(size, weights)[0]
-
-    def _built(self, size: int, weights: int) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    def built(self, size: int, weights: int) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+        """The module that they are of too: for all of it that is no state."""
         if (size, weights) not in self._kept:
-            task = self._sizes[size].task
-            try:
-                model = adapter.constructed(task["Model"], task, self.seed + weights)
-            except Exception as error:
-                raise ProblemError(
-                    f"{self._file}: Model(*get_init_inputs()) fails: {type(error).__name__}: {error}"
-                ) from error
-            if not isinstance(model, torch.nn.Module):
-                raise ProblemError(f"{self._file}: Model is not a torch.nn.Module; expected a class of that kind.")
-            model = model.to(getattr(torch, self._options.dtype)).train(self._options.mode == "train")
+            model = _model(self._sizes[size], self.seed + weights, self._options)
             state = {name: tensor.detach() for name, tensor in adapter.state_of(model).items()}
             if self._options.weights == "drawn":
                 state = _varied(state, self.seed + weights)
@@ -213,6 +237,17 @@ class _States:
             if len(self._kept) > _SETS * len(self._sizes):
                 self._kept.popitem(last=False)
         return self._kept[size, weights]
+
+
+def _model(size: Size, seed: int, options: Options) -> torch.nn.Module:
+    try:
+        with seeded(seed, "cpu"), placed("cpu"):
+            model = adapter.constructed(size.task["Model"], size.task)
+    except Exception as error:
+        raise ProblemError(f"{size.where}: Model(*get_init_inputs()) fails: {words(error)}") from error
+    if not isinstance(model, torch.nn.Module):
+        raise ProblemError(f"{size.where}: Model is not a torch.nn.Module; expected a class of that kind.")
+    return model.to(getattr(torch, options.dtype)).train(options.mode == "train")
 
 
 def _varied(state: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
@@ -228,18 +263,13 @@ def _varied(state: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor
     return made
 
 
-def _same_names(file: str, sizes: list[Size], states: _States) -> list[str]:
+def _names(sizes: list[Size], states: _States) -> list[str]:
+    """The names of the state, which all sizes must have in common."""
     names = list(states.of(0, 0))
     for number, size in enumerate(sizes):
         if list(states.of(number, 0)) != names:
-            raise ProblemError(
-                f"{file} with {dict(size.constants)} has other parameters than without; expected the same."
-            )
+            raise ProblemError(f"{size.where} has other parameters than without; expected the same.")
     return names
-
-
-def _inputs(make: Make, size: Size, state: Mapping[str, torch.Tensor], which: int, weights: int) -> list[Input]:
-    return [*size.specs, *(make.literal(tensor) for tensor in state.values()), which, weights]
 
 
 def _forward(sizes: list[Size], states: _States, names: list[str], args: tuple[Any, ...]) -> Any:
@@ -247,44 +277,13 @@ def _forward(sizes: list[Size], states: _States, names: list[str], args: tuple[A
     which, weights = args[-2:]
     size, count = sizes[which], len(sizes[which].specs)
     state = dict(zip(names, args[count:-2], strict=True))
-    device = next(a.device for a in args if isinstance(a, torch.Tensor))
-    with placed(device.type if device.index is None else str(device)):
-        return functional_call(states.model(which, weights), state, tuple(rebuild(size.nest, list(args[:count]))))
+    with placed(device_of(args)):
+        return functional_call(states.built(which, weights)[0], state, tuple(rebuild(size.nest, args[:count])))
 
 
-def _workload(number: int, size: Size, states: _States, options: Options) -> Workload:
-    given = sum(torch.Size(s.shape).numel() * getattr(torch, s.dtype).itemsize for s in size.specs)
-    given += sum(t.numel() * t.element_size() for t in states.of(number, 0).values())
-    moved = given + (size.costs.output_bytes if size.costs else 0)
+def _case(number: int, size: Size, states: _States, options: Options) -> Case:
+    state = list(states.of(number, 0).values())
+    moved = size_of([*size.specs, *state]) + (size.costs.output_bytes if size.costs else 0)
     shape = "x".join(str(n) for n in size.specs[0].shape) or "scalar"
-    short = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[options.dtype]
-    return Workload(
-        params={
-            "size": number,
-            "weights": 0,
-            "moved": moved,
-            "operations": size.costs.flops if size.costs else 0.0,
-            "longest": size.costs.longest if size.costs else 1,
-        },
-        dtype=options.dtype,
-        devices=devices_of(moved, options.dtype),
-        name=f"{shape}-{short}",
-    )
-
-
-def _certain(sizes: list[Size]) -> tuple[str, ...]:
-    """The bytes, where every input is a dense draw and the reference leaves nothing of it out.
-
-    Operations never: what is summed up after a product can often be summed up before it.
-    """
-    dense = all(s.kind in ("uniform", "normal") for one in sizes for s in one.specs)
-    return ("bytes",) if dense and all(one.costs and not one.costs.partial for one in sizes) else ()
-
-
-def _named(workloads: list[Workload]) -> list[Workload]:
-    """The workloads, with numbers where several are of one name."""
-    names = [w.name for w in workloads]
-    return [
-        w if names.count(w.name) == 1 else Workload(w.params, w.dtype, w.devices, w.timed, f"{w.name}-{number}")
-        for number, w in enumerate(workloads)
-    ]
+    name = f"{shape}-{_DTYPES[options.dtype]}"
+    return Case(name, options.dtype, size.specs, moved, size.costs, params={"weights": 0})

@@ -1,4 +1,4 @@
-"""The problems that ship with the package, for kernels of AutoKernel's types. Harness only."""
+"""The problems that ship with the package, for kernels of AutoKernel's types."""
 
 from __future__ import annotations
 
@@ -6,34 +6,43 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from kopt_mcp.problem import Problem, ProblemError, Workload
-from kopt_mcp.problems import executed
+from kopt_mcp.problems.adapters import autokernel as adapter
+from kopt_mcp.problems.autokernel import HELPER, TYPES, helper_of
+from kopt_mcp.problems.loaders import executed, one_of
+from kopt_mcp.problems.reading import text_of
 
-_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKAGE = Path(__file__).resolve().parents[2]
 _DTYPE = "float16"
 """What AutoKernel extracts shapes for, first of all."""
 
 
-def problem_of(kernel_type: str, name: str, shapes: Sequence[Mapping[str, int]], files: Mapping[str, str]) -> Problem:
-    """Our problem `name`, called as AutoKernel calls it: plain layouts, its shapes, and where it differs its meaning.
+def load(path: Path, *, kernel_type: str, shapes: Sequence[Mapping[str, int]] = (), helper: bool = False) -> Problem:
+    """Our problem of a type, called as AutoKernel calls it: plain layouts, its shapes, its meaning where it differs.
 
-    Raises:
-        ProblemError: the package's problems are not there.
+    Nothing of the kernel is executed.
+
+    Args:
+        kernel_type, shapes, helper: as `recognise` read them.
     """
-    problem = _FITTED.get(kernel_type, _same)(_shipped(name))
+    one_of("kernel_type", kernel_type, tuple(TYPES))
+    found = helper_of(path) if helper else None
+    problem = _shipped(TYPES[kernel_type][0])
+    fitted = _FITTED[kernel_type](problem) if kernel_type in _FITTED else problem
     own = [_workload(kernel_type, shape) for shape in shapes]
     known = {w.name for w in own}
     return replace(
-        problem,
+        fitted,
         name=f"autokernel-{kernel_type.replace('_', '-')}",
-        entry="kernel_fn",
-        workloads=[*own, *(w for w in problem.workloads if w.name not in known)],
+        entry=adapter.CANDIDATE,
+        workloads=[*own, *(w for w in fitted.workloads if w.name not in known)],
         layouts=("contiguous",),
         adapter="autokernel",
-        adapter_spec={"type": kernel_type, "files": dict(files)},
+        adapter_spec={"type": kernel_type, "files": {HELPER: text_of(found)} if found else {}},
     )
 
 
@@ -41,8 +50,7 @@ def _shipped(name: str) -> Problem:
     file = f"kernels/{name}/test_{name.replace('-', '_')}.py"
     for root in (_PACKAGE / "_skills", _PACKAGE.parent / "skills"):
         if (root / file).is_file():
-            problem = executed(root / file, "kopt_problem").PROBLEM
-            assert isinstance(problem, Problem)
+            problem: Problem = executed(root / file, "kopt_problem").PROBLEM
             return problem
     raise ProblemError(f"the package's own problem {file} is not there; install the package again.")
 
@@ -53,10 +61,6 @@ def _workload(kernel_type: str, shape: Mapping[str, int]) -> Workload:
         params = {k: params[k] for k in ("batch", "heads")} | {"kv_heads": params["heads"]} | params
     small = math.prod(params.values()) <= 1 << 20
     return Workload(params, _DTYPE, ("cpu", "cuda") if small else ("cuda",))
-
-
-def _same(problem: Problem) -> Problem:
-    return problem
 
 
 def _attention(problem: Problem) -> Problem:
@@ -73,48 +77,30 @@ def _attention(problem: Problem) -> Problem:
 def _interleaved(problem: Problem) -> Problem:
     """Neighbours are turned together, where our kernel turns the two halves."""
 
-    def reference(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        return _woven(problem.reference(_halves(x), cos, sin))
+    def woven(function: Any) -> Callable[..., torch.Tensor]:
+        def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+            halves = function(torch.cat([x[..., ::2], x[..., 1::2]], dim=-1), cos, sin)
+            return torch.stack(halves.chunk(2, dim=-1), dim=-1).flatten(-2)
 
-    def scale(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        assert problem.scale is not None
-        return _woven(problem.scale(_halves(x), cos, sin))
+        return turned
 
-    return replace(problem, reference=reference, scale=scale, comparisons={})
-
-
-def _halves(x: torch.Tensor) -> torch.Tensor:
-    return torch.cat([x[..., ::2], x[..., 1::2]], dim=-1)
-
-
-def _woven(x: torch.Tensor) -> torch.Tensor:
-    return torch.stack(x.chunk(2, dim=-1), dim=-1).flatten(-2)
+    return replace(problem, reference=woven(problem.reference), scale=woven(problem.scale), comparisons={})
 
 
 def _mean(problem: Problem) -> Problem:
     """One number, the mean of the rows' losses, in float32."""
 
-    def reference(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        loss: torch.Tensor = problem.reference(logits, labels).mean()
-        return loss
-
-    def scale(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        assert problem.scale is not None
-        terms: torch.Tensor = problem.scale(logits, labels).mean()
-        return terms
+    def mean(function: Any) -> Callable[..., Any]:
+        return lambda logits, labels: function(logits, labels).mean()
 
     return replace(
         problem,
-        reference=reference,
-        scale=scale,
+        reference=mean(problem.reference),
+        scale=mean(problem.scale),
         bytes="rows * vocab * itemsize + rows * 8 + 4",
         comparisons={},
     )
 
 
-_FITTED: dict[str, Callable[[Problem], Problem]] = {
-    "flash_attention": _attention,
-    "rotary_embedding": _interleaved,
-    "cross_entropy": _mean,
-}
+_FITTED = {"flash_attention": _attention, "rotary_embedding": _interleaved, "cross_entropy": _mean}
 """Where their contract is not ours."""

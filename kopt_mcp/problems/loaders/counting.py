@@ -7,7 +7,8 @@ looks at values (an index, a loop over lengths) it cannot run there, and nothing
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from kopt_mcp.evaluator.generated import placed
+from kopt_mcp.problem import Spec
 
 _COMPUTE_BOUND = 40.0
 """Operations a byte above which a problem is called compute bound; no verdict rests on it."""
@@ -47,12 +49,19 @@ class Costs:
     """Whether it may leave out part of an input, so that not all of it need be read."""
 
 
-def counted(function: Callable[..., Any], args: Sequence[Any]) -> Costs | None:
-    """The costs of `function` on `args`, whose tensors may be of any device and are not looked at; None if unknown."""
-    watch = _Watch()
+@contextmanager
+def on_shapes() -> Iterator[None]:
+    """Run a task's code on tensors that have a shape and a dtype, and no values."""
     torch.empty(1, device="meta").mul(2)  # the first such operator imports a thousand modules, which must see no mode
+    with placed("meta"), torch.no_grad():
+        yield
+
+
+def counted(function: Callable[..., Any], args: Sequence[Any]) -> Costs | None:
+    """The costs of `function` on `args`, tensors of any device or recipes of them; None if unknown."""
+    watch = _Watch()
     try:
-        with placed("meta"), torch.no_grad(), FlopCounterMode(display=False) as flops, watch:
+        with on_shapes(), FlopCounterMode(display=False) as flops, watch:
             returned = function(*[_shape_of(a) for a in args])
     except Exception:  # whatever a task's code does on tensors without values
         return None
@@ -141,4 +150,6 @@ def _tensors(out: Any) -> list[torch.Tensor]:
 
 
 def _shape_of(value: Any) -> Any:
+    if isinstance(value, Spec):
+        return torch.empty(value.shape, dtype=getattr(torch, value.dtype), device="meta")
     return value.to("meta") if isinstance(value, torch.Tensor) else value
