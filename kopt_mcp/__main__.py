@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from kopt_mcp import __version__, importing
-from kopt_mcp.errors import KoptError, ToolUnavailable, WorkspaceFailed
+from kopt_mcp.errors import InputRefused, KoptError, ToolUnavailable, WorkspaceFailed
 from kopt_mcp.evaluator.records import Evaluation, Job
 from kopt_mcp.problems import FORMATS
-from kopt_mcp.project import Project, project_root
+from kopt_mcp.project import Project, root_of
 from kopt_mcp.report import command as report
 from kopt_mcp.tracing import traced
 from kopt_mcp.watch import Watch
@@ -44,8 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Without a command it serves MCP over stdio, for a coding agent to talk to.",
     )
     parser.add_argument("--version", action="version", version=f"kopt-mcp {__version__}")
-    parser.add_argument("--root", type=Path, default=None, help="the project's folder (default: the current one)")
-    parser.set_defaults(run=_serve, http=False, ask_before_patch=False)
+    parser.set_defaults(run=_serve, root=None, http=False, ask_before_patch=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="serve MCP over stdio (the default), or over HTTP for several clients")
@@ -70,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     call.set_defaults(run=_call)
 
     log = commands.add_parser("log", help="print the log of one experiment, or list all")
-    log.add_argument("experiment", nargs="?", default=None)
+    log.add_argument("experiment", nargs="?", default=None, help="its handle; all by default")
     log.add_argument("--json", action="store_true", help="print the tool's result instead of the table")
     log.add_argument("--verify", action="store_true", help="check journals and stored kernels; 1 if one was edited")
     log.set_defaults(run=_log)
@@ -109,11 +108,15 @@ def _parser() -> argparse.ArgumentParser:
     static.set_defaults(run=_static)
 
     report.add_to(commands)
+    for one in (parser, *commands.choices.values()):  # before a command or after it
+        one.add_argument(
+            "--root", type=Path, default=argparse.SUPPRESS, help="the project's folder (default: the current one)"
+        )
     return parser
 
 
 def _project(options: argparse.Namespace) -> Project:
-    return Project(options.root or project_root())
+    return Project(root_of(options.root))
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -138,10 +141,13 @@ def _call(options: argparse.Namespace) -> int:
 
     from kopt_mcp.server import call_tool
 
+    example = """give an object such as '{"experiment": "softmax-cpu-1"}'."""
     try:
         arguments = json.loads(options.arguments)
     except ValueError as error:
-        raise WorkspaceFailed(f"the arguments are not JSON: {error}; give an object such as '{{}}'.") from error
+        raise InputRefused(f"the arguments are not JSON: {error}; {example}") from error
+    if not isinstance(arguments, dict):
+        raise InputRefused(f"the arguments are {options.arguments[:80]}, which names none; {example}")
     project = _project(options)
     try:
         text, failed = anyio.run(call_tool, project, options.tool, arguments)
@@ -163,6 +169,8 @@ def _log(options: argparse.Namespace) -> int:
         if result.certificate:
             print(f"\nBest: {result.certificate}")
     else:
+        if not result.experiments:
+            print(_none(project.root))
         for line in result.experiments:
             ended = line.ended or line.phase
             print(
@@ -171,10 +179,16 @@ def _log(options: argparse.Namespace) -> int:
     return 0
 
 
+def _none(root: Path) -> str:
+    return f"{root} has no experiment; an agent's first call of baseline begins one."
+
+
 def _audit(root: Path, experiment: str | None) -> int:
     from kopt_mcp.audit import audit
 
     found = audit(root, experiment)
+    if not found:
+        print(_none(root))
     for one in found:
         print(f"{one.experiment}: {'ok' if one.sound else 'NOT SOUND'}: {one.text}")
     return 0 if all(one.sound for one in found) else 1

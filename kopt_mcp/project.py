@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kopt_mcp import config, interpreter
+from kopt_mcp.errors import WorkspaceFailed
 from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.interpreter import Interpreter
 from kopt_mcp.models import Device
@@ -89,6 +90,18 @@ def project_root(environment: Mapping[str, str] | None = None, cwd: Callable[[],
     here = cwd()
     plugin = environment.get("PLUGIN_ROOT")
     return _folder_above(here) if plugin and here.resolve() == Path(plugin).resolve() else here
+
+
+def root_of(given: Path | None) -> Path:
+    """The project's folder: the one that was given on the command line, else as the client says.
+
+    Raises:
+        WorkspaceFailed: there is no such folder.
+    """
+    root = (given or project_root()).resolve()
+    if not root.is_dir():
+        raise WorkspaceFailed(f"the project {root} is no folder; nothing can be kept there; name one (--root FOLDER).")
+    return root
 
 
 def _folder_above(plugin: Path) -> Path:

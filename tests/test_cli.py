@@ -61,6 +61,19 @@ def test_a_tool_called_from_a_shell_answers_or_refuses_as_over_mcp(run, tmp_path
     assert err == "kernel_path 'no.py' does not exist in the project; check the path.\n"
     assert run("--root", str(tmp_path), "call", "optimise")[2].startswith("there is no tool 'optimise'; the tools are")
     assert run("--root", str(tmp_path), "call", "log", "{")[2].startswith("the arguments are not JSON:")
+    assert run("--root", str(tmp_path), "call", "log", "[1]")[2].startswith("the arguments are [1], which names none;")
+
+
+def test_the_project_is_named_before_a_command_or_after_it_and_must_be_there(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    none = f"{tmp_path} has no experiment; an agent's first call of baseline begins one.\n"
+    for words in (("log",), ("log", "--verify")):
+        assert run(*words, "--root", str(tmp_path)) == run("--root", str(tmp_path), *words) == (0, none, "")
+    for words in (("log",), ("report",), ("call", "log")):
+        status, out, err = run(*words, "--root", str(tmp_path / "nowhere"))
+        assert (status, out) == (1, "")
+        assert err == (
+            f"the project {tmp_path}/nowhere is no folder; nothing can be kept there; name one (--root FOLDER).\n"
+        )
 
 
 def test_evaluate_exits_with_zero_only_for_a_kernel_that_is_right(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kopt_mcp.disk import Disk
 from kopt_mcp.errors import ToolUnavailable
-from kopt_mcp.project import project_root
+from kopt_mcp.project import root_of
 
 if TYPE_CHECKING:
     from kopt_mcp.report.reading import Told
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
             f"a report needs matplotlib and jinja2, and {missing!r} is not installed here; install both with "
             "`pip install 'kopt-mcp[report]'`, then call again."
         ) from error
-    root = Path(options.root or project_root()).resolve()
+    root = root_of(options.root)
     if options.watch:
         return live.serve(root, options.experiment, options.port, options.open)
     told = reading.read(root, reading.named(root, options.experiment))
