@@ -29,10 +29,3 @@ def test_a_matmul_on_plain_units_is_compute_bound_although_no_pipe_counter_is_hi
     assert found.bound == "compute"
     assert (found.evidence[0].metric, round(found.evidence[0].value)) == ("compute_roof_pct", 77)
     assert "unused-tensor-cores" in [finding.name for finding in found.findings]
-
-
-def test_a_long_report_with_rules_is_read_by_its_header() -> None:
-    report = (DATA / "ncu_2025.3_h200_softmax_long_with_rules.csv").read_text(encoding="utf-8")
-    (launch,) = parse(report)
-    assert launch.kernel == "softmax_kernel"
-    assert launch.rules

@@ -1,4 +1,4 @@
-"""Nsight Compute: real H200 reports, made-up ones in its other layouts, and the failures it prints."""
+"""Nsight Compute: real H200 reports, made-up ones, and the failures it prints."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from kopt_mcp.platforms.reports import assemble, owner_of
 DATA = Path(__file__).parent / "data" / "profilers"
 WIDE = (DATA / "ncu_2025.3_h200_triton_softmax_raw_wide.csv").read_text()
 DETAILS = (DATA / "ncu_2025.3_h200_triton_softmax_details.txt").read_text()
-LONG = (DATA / "ncu_long_details.csv").read_text()
-NVTX = (DATA / "ncu_nvtx_summary.csv").read_text()
 
 
 def profile(report: str) -> Profile:
@@ -86,31 +84,15 @@ def test_every_quick_metric_of_hopper_is_known_to_a_real_ncu() -> None:
     assert [metric for metric in ncu.metrics_for("sm_90") if metric not in parse(WIDE)[0].values] == []
 
 
-def test_the_long_layout_is_read_under_its_display_names_and_units() -> None:
-    (result,) = parse(LONG)
-    assert result.kernel == "void scale<float, 4>(float *, const float *, int)"
-    metrics = profile(LONG).metrics
-    assert metrics["duration_us"] == 8.25
-    assert metrics["shared_bytes"] == 2050.0
-    assert metrics["grid_blocks"] == 1096.0
-    assert result.words == {"Function Cache Configuration": "CachePreferNone"}
-
-
 def test_not_available_is_null_and_never_zero() -> None:
-    metrics = profile(LONG).metrics
-    assert metrics["dram_pct"] is None
-    assert metrics["dram_bytes"] is None
+    columns = '"ID","Kernel Name","dram__bytes_read.sum","dram__bytes_write.sum","gpu__time_duration.sum"\n'
+    metrics = profile(columns + '"","","byte","byte","ns"\n"0","k","n/a","8","1000"\n').metrics
+    assert (metrics["dram_bytes"], metrics["dram_pct"], metrics["duration_us"]) == (None, None, 1.0)
 
 
-def test_rules_keep_their_estimate() -> None:
-    (rule,) = parse(LONG)[0].rules
-    assert (rule.name, rule.kind, rule.speedup_pct) == ("SOLBottleneck", "OPT", 22.5)
-
-
-def test_the_nvtx_summary_is_read_with_its_invocations() -> None:
-    seen = profile(NVTX)
-    assert [(kernel.name, kernel.calls) for kernel in seen.kernels] == [("row_max", 1), ("row_sum", 4)]
-    assert seen.kernels[1].metrics["duration_us"] == 5.0
+def test_what_the_program_prints_itself_is_no_row() -> None:
+    printed_between = WIDE.replace('"0",', 'step 1, loss 2.5\n"0",', 1)
+    assert parse(printed_between) == parse(WIDE)
 
 
 def test_launches_of_one_kernel_add_up_and_the_longest_gives_the_other_metrics() -> None:

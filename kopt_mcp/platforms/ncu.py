@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from kopt_mcp.platforms import ncu_metrics as names
 from kopt_mcp.platforms.ncu_report import Result
-from kopt_mcp.platforms.reports import ADDITIVE, Failure, Launched, find_failure, ratio, total
+from kopt_mcp.platforms.reports import Failure, Launched, find_failure, ratio, total
 
 MOST_LAUNCHES = 200
 """Recorded of one call: each launch is replayed about a dozen times."""
@@ -94,7 +94,7 @@ def counted(results: Sequence[Result]) -> bool:
 
 def launches(results: Sequence[Result]) -> list[Launched]:
     """The recorded launches under vendor-neutral names."""
-    return [Launched(result.kernel, _neutral(result), _facts(result), result.calls) for result in results]
+    return [Launched(result.kernel, _neutral(result), _facts(result)) for result in results]
 
 
 NO_KERNELS_REMEDY = names.FAILURES[-1].remedy
@@ -120,7 +120,7 @@ def _neutral(result: Result) -> dict[str, float | None]:
     read, written = value(names.DRAM_READ), value(names.DRAM_WRITE)
     # No access through the load-store unit reads 0 bytes a sector: nothing to judge, not a bad pattern.
     load, store = value(names.LOAD_BYTES_PER_SECTOR) or None, value(names.STORE_BYTES_PER_SECTOR) or None
-    neutral = {
+    return {
         **{name: value(metric) for name, metric in names.DIRECT.items()},
         "duration_us": ratio(value(names.DURATION), 1e3),
         "dram_bytes": None if read is None or written is None else read + written,
@@ -134,8 +134,6 @@ def _neutral(result: Result) -> dict[str, float | None]:
         "store_bytes": _bytes_per_lane(value(names.STORE_SECTORS), value(names.STORE_REQUESTS), store),
         **_stalls(result),
     }
-    # The NVTX summary prints averages over a kernel's calls.
-    return neutral | {name: ratio(neutral[name], 1.0, result.calls) for name in ADDITIVE}
 
 
 def _stalls(result: Result) -> dict[str, float]:

@@ -81,32 +81,6 @@ TENSOR_PIPES: tuple[tuple[int, int, tuple[str, ...]], ...] = tuple(
 )
 """First and last compute capability × 10, and the tensor pipes there; the busiest is the tensor utilisation."""
 
-DISPLAY_NAMES = {
-    ("Duration", "ns"): DURATION,
-    ("DRAM Throughput", "%"): DIRECT["dram_pct"],
-    ("L2 Cache Throughput", "%"): DIRECT["l2_pct"],
-    ("L1/TEX Cache Throughput", "%"): DIRECT["l1_pct"],
-    ("Compute (SM) Throughput", "%"): DIRECT["sm_pct"],
-    ("One or More Eligible", "%"): DIRECT["issue_pct"],
-    ("Achieved Occupancy", "%"): DIRECT["occupancy_pct"],
-    ("Theoretical Occupancy", "%"): DIRECT["occupancy_theoretical_pct"],
-    ("Waves Per SM", ""): DIRECT["waves"],
-    ("Grid Size", ""): DIRECT["grid_blocks"],
-    ("Block Size", ""): DIRECT["block_threads"],
-    ("Registers Per Thread", "register/thread"): DIRECT["registers"],
-    ("L1/TEX Hit Rate", "%"): DIRECT["l1_hit_pct"],
-    ("L2 Hit Rate", "%"): DIRECT["l2_hit_pct"],
-    ("Avg. Not Predicated Off Threads Per Warp", ""): DIRECT["divergence_lanes"],
-    ("Static Shared Memory Per Block", "byte/block"): SHARED_MEMORY[0],
-    ("Dynamic Shared Memory Per Block", "byte/block"): SHARED_MEMORY[1],
-    ("Block Limit Warps", "block"): LIMITERS["warps"],
-    ("Block Limit Registers", "block"): LIMITERS["registers"],
-    ("Block Limit Shared Mem", "block"): LIMITERS["shared_memory"],
-    ("Block Limit SM", "block"): LIMITERS["blocks"],
-    ("Block Limit Barriers", "block"): LIMITERS["barriers"],
-}
-"""The details page calls metrics by these names; with the base unit, since some names stand for two metrics."""
-
 FAILURES = (
     FailureText(
         "permission",

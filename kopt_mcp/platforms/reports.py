@@ -6,10 +6,9 @@ the candidate, so that they add up to the candidate's; every other metric is of 
 
 from __future__ import annotations
 
-import csv
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -81,11 +80,6 @@ def number(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-def csv_rows(report: str) -> Iterator[list[str]]:
-    """The CSV rows of a report; a program's own output between them does not start with a quote."""
-    return csv.reader(line for line in report.splitlines() if line.startswith('"'))
 
 
 def ratio(part: float | None, whole: float | None, scale: float = 1.0) -> float | None:
