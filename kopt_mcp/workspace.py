@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import stat
 import subprocess
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from kopt_mcp.source import imports_of
 LARGEST_BYTES = 2**20
 LANGUAGES = (".py", ".cu", ".hip", ".cpp", ".cc", ".c")
 BOM = b"\xef\xbb\xbf"
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"\n]+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def decode(data: bytes, name: str) -> Text:
         InputRefused: too large, binary, or not UTF-8.
     """
     if len(data) > LARGEST_BYTES:
-        raise InputRefused(f"{name} has {len(data)} bytes; at most {LARGEST_BYTES} are accepted; nothing changed.")
+        raise InputRefused(f"{name} has more than the {LARGEST_BYTES} bytes that are accepted; nothing changed.")
     if b"\0" in data:
         raise InputRefused(f"{name} is binary (it holds a zero byte); a kernel is a text file; nothing changed.")
     bom = data.startswith(BOM)
@@ -138,8 +140,15 @@ class Workspace:
             raise InputRefused(
                 f"kernel_path {shown(given)} lies in experiments/, which holds records; copy it out first."
             )
+        if path.match("test_*.py"):
+            beside = sorted(path.parent.glob(f"{path.stem.removeprefix('test_')}.*"))
+            about = [f", such as {self.relative(p)}" for p in beside if p.suffix in LANGUAGES]
+            raise InputRefused(
+                f"kernel_path {shown(given)} is a test, not a kernel; name the file that it tests{''.join(about[:1])}."
+            )
         data = self.read(path)
-        decode(data, self.relative(path))
+        if not decode(data, self.relative(path)).body.strip():
+            raise InputRefused(f"kernel_path {shown(given)} is empty; there is nothing to measure; write the kernel.")
         return path, data
 
     def test(self, given: str | None, kernel: Path) -> Path:
@@ -195,6 +204,16 @@ class Workspace:
                 if module.split(".")[0] != "kopt_mcp":  # ours, where the project is this very repository
                     queue += self._module(module, path)
         return dict(sorted(found.items()))
+
+    def own_imports(self, kernel: Path) -> list[str]:
+        """The project's own modules or headers that a kernel asks for, where they lie."""
+        body = decode(self.read(kernel), kernel.name).body
+        if kernel.suffix == ".py":
+            found = [path for module in imports_of(body, kernel.name) for path in self._module(module, kernel)]
+        else:
+            headers = [(kernel.parent / name).resolve() for name in INCLUDE.findall(body)]
+            found = [path for path in headers if path.is_relative_to(self.root) and path.is_file()]
+        return sorted({self.relative(path) for path in found})
 
     def _module(self, module: str, importer: Path) -> list[Path]:
         level = len(module) - len(module.lstrip("."))

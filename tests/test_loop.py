@@ -93,6 +93,18 @@ def test_a_second_experiment_on_a_kernel_is_told_of_the_first_until_that_is_over
     assert project.baseline().notes == ()
 
 
+def test_a_kernel_that_imports_its_project_is_told_that_it_is_tried_alone(project: Project) -> None:
+    (project.root / "sizes.py").write_text("BLOCK = 64\n")
+    project.kernel.write_text("from sizes import BLOCK\n" + fakes.kernel(VERIFY="COMPILE_ERROR"))
+    with pytest.raises(InputRefused) as refusal:
+        project.baseline()
+    assert str(refusal.value) == (
+        "softmax.py could not be loaded: the kernel says COMPILE_ERROR; it imports sizes.py, and a kernel is tried as "
+        "one file, away from its project, whose other files could change behind a measurement; put what it needs into "
+        "the file, or install those modules, then call baseline again."
+    )
+
+
 def test_a_noisy_machine_raises_the_bar_and_says_so(project: Project) -> None:
     project.evaluator.ratio_of_itself = 1 / 1.06
     result = project.baseline()
@@ -264,9 +276,10 @@ def test_a_change_may_come_in_four_ways(project: Project, change: dict[str, Any]
         ),
         ({"content": "x = (\n"}, "softmax.py line 1 does not parse: 'x = (': '(' was never closed; nothing changed."),
         ({"content": "x = '\0'"}, "softmax.py is binary"),
+        ({"content": "\n"}, "the patch leaves softmax.py empty; nothing changed; send the kernel as it is to be."),
         ({"content": "x = '\ud800'"}, "the change holds a character that is no text"),
         ({"content": "#" * (3 << 20)}, "the change has 3145728 characters; at most 2097152 are read; send less."),
-        ({"content": "#" * (1 << 20) + "\n"}, "softmax.py has 1048577 bytes; at most 1048576 are accepted"),
+        ({"content": "#" * (1 << 20) + "\n"}, "softmax.py has more than the 1048576 bytes that are accepted"),
         ({"content": "x", "tier": 6}, "tier is 6; expected 1 to 5"),
         ({"content": "x", "hypothesis": " \n"}, "hypothesis is empty"),
         ({"content": "x", "hypothesis": "y" * 301}, "hypothesis is 301 characters long"),

@@ -170,7 +170,7 @@ def test_a_new_body_takes_on_the_manner_of_the_old_file() -> None:
     [
         (b"a\0b", "k.c is binary"),
         (b"\xff\xfe", "k.c is not UTF-8 at byte 0"),
-        (b"x" * (LARGEST_BYTES + 1), f"k.c has {LARGEST_BYTES + 1} bytes; at most {LARGEST_BYTES} are accepted"),
+        (b"x" * (LARGEST_BYTES + 1), f"k.c has more than the {LARGEST_BYTES} bytes that are accepted"),
     ],
 )
 def test_what_is_no_text_is_refused(raw: bytes, text: str) -> None:
@@ -212,6 +212,31 @@ def test_a_link_inside_the_project_is_followed(tmp_path: Path) -> None:
     (tmp_path / "link.py").symlink_to("real.py")
     path, data = Workspace(tmp_path).kernel("link.py")
     assert (path.name, data) == ("real.py", b"x = 1\n")
+
+
+def test_a_test_or_an_empty_file_is_no_kernel(tmp_path: Path) -> None:
+    (tmp_path / "test_k.py").write_text("x = 1\n")
+    (tmp_path / "k.c").write_text(" \n")
+    with pytest.raises(InputRefused) as refusal:
+        Workspace(tmp_path).kernel("test_k.py")
+    assert str(refusal.value) == (
+        "kernel_path 'test_k.py' is a test, not a kernel; name the file that it tests, such as k.c."
+    )
+    with pytest.raises(InputRefused, match=r"^kernel_path 'k\.c' is empty; there is nothing to measure"):
+        Workspace(tmp_path).kernel("k.c")
+
+
+def test_what_a_kernel_takes_from_its_project_is_found_in_python_and_in_c(tmp_path: Path) -> None:
+    (tmp_path / "pk" / "sub").mkdir(parents=True)
+    for name in ("pk/helper.py", "pk/sub/near.py", "pk/sub/sizes.h", "pk/up.h"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "pk" / "sub" / "k.py").write_text("import torch\nfrom ..helper import SCALE\nimport near\n")
+    (tmp_path / "pk" / "sub" / "k.c").write_text('#include <math.h>\n#include "sizes.h"\n # include "../up.h"\n')
+    (tmp_path / "pk" / "sub" / "alone.c").write_text('#include "gone.h"\nint x = ;\n')
+    space = Workspace(tmp_path)
+    assert space.own_imports(tmp_path / "pk/sub/k.py") == ["pk/helper.py", "pk/sub/near.py"]
+    assert space.own_imports(tmp_path / "pk/sub/k.c") == ["pk/sub/sizes.h", "pk/up.h"]
+    assert space.own_imports(tmp_path / "pk/sub/alone.c") == []
 
 
 def test_a_kernel_in_an_unknown_language_or_among_the_records_is_refused(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ def act(call: Call, patch: Patch, twin: Twin) -> PatchData:
     old = decode(call.candidates.load(state.current), kernel)
     data = _proposed(call, patch, way, old)
     new = decode(data, kernel)
+    if not new.body.strip():
+        raise InputRefused(f"the patch leaves {kernel} empty; nothing changed; send the kernel as it is to be.")
     try:
         proposal = _proposal(call, patch, old.body, new.body, data)
     except RecursionError as error:

@@ -134,12 +134,12 @@ def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> Ba
         weak = _weaknesses(mutants, config.accept_weaknesses)
         watch.stage(0.4, 0.6, "verifying the kernel")
         path = candidates.path(sha256)
-        _must_pass(evaluate(evaluator, subject, subject.job("verify", path, sha256), watch), planned.kernel)
+        _must_pass(evaluate(evaluator, subject, subject.job("verify", path, sha256), watch), planned.kernel, space)
         watch.stage(0.6, 1.0, "timing the kernel against itself")
         twice = subject.job("benchmark", path, sha256, (path, sha256))
         evaluation = evaluate(evaluator, subject, twice, watch)
         held = (begun, tools.clock())
-    measured = _timed(evaluation, planned, infos)
+    measured = _timed(evaluation, planned, infos, space)
     floor = metrics.noise_floor(evaluation)
     roof = metrics.roof(planned.metric, planned.problem, infos, device)
     target, source = _target(config, planned.metric, roof)
@@ -329,7 +329,13 @@ def _review(
     return "unreviewed", ""
 
 
-def _must_pass(evaluation: Evaluation, kernel: str) -> None:
+def _must_pass(evaluation: Evaluation, kernel: str, space: Workspace) -> None:
+    if evaluation.status == "COMPILE_ERROR" and (own := space.own_imports(space.root / kernel)):
+        raise InputRefused(
+            f"{kernel} could not be loaded: {evaluation.detail}; it imports {', '.join(own)}, and a kernel is tried as "
+            "one file, away from its project, whose other files could change behind a measurement; put what it needs "
+            "into the file, or install those modules, then call baseline again."
+        )
     if evaluation.status != "PASSED":
         raise InputRefused(
             f"{kernel} fails its own problem ({evaluation.status}): {evaluation.detail}; there is nothing right to "
@@ -337,9 +343,9 @@ def _must_pass(evaluation: Evaluation, kernel: str) -> None:
         )
 
 
-def _timed(evaluation: Evaluation, planned: Plan, infos: list[WorkloadInfo]) -> Measurement:
+def _timed(evaluation: Evaluation, planned: Plan, infos: list[WorkloadInfo], space: Workspace) -> Measurement:
     if evaluation.status != "INCONCLUSIVE":
-        _must_pass(evaluation, planned.kernel)
+        _must_pass(evaluation, planned.kernel, space)
     measured = metrics.measurement(planned.metric, infos, evaluation)
     if measured is None or evaluation.ratio is None:
         raise InputRefused(
