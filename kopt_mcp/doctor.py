@@ -130,7 +130,7 @@ class Doctor:
             yield Check("triton", "note", "not installed", todo)
 
     def _gpus(self) -> Iterator[Check]:
-        found = [platform.detect(self._host) for platform in PLATFORMS]
+        found = [detect(self._host) for detect in PLATFORMS]
         self._devices = [device for one in found for device in one.devices]
         remarks = [note for one in found for note in one.notes] + pci.unsupported(self._host)
         gpus = [device for device in self._devices if device.platform != "cpu"]

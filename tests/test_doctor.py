@@ -127,7 +127,7 @@ def test_an_evaluator_that_does_not_tell_right_from_wrong_is_not_usable(
 
 
 def test_a_held_device_is_not_disturbed(place: Fake, tmp_path: Path) -> None:
-    (cpu,) = (d for p in doctor.PLATFORMS for d in p.detect(host(tmp_path)).devices)
+    (cpu,) = (d for detect in doctor.PLATFORMS for d in detect(host(tmp_path)).devices)
     with Locks(tmp_path).device(cpu.uuid, cpu.name, Watch()):
         checks = examined(place, tmp_path)
     assert failed(checks) == ["lock", "self-test"]

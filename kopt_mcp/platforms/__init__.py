@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kopt_mcp.evaluator.records import TorchDevice
 from kopt_mcp.models import Device
 from kopt_mcp.platforms import amd_detect, cpu, nvidia_detect, pci
 from kopt_mcp.platforms.host import Host
-from kopt_mcp.platforms.interface import Platform, with_ceilings, with_probe, with_spec
+from kopt_mcp.platforms.interface import Found, with_ceilings, with_probe, with_spec
 from kopt_mcp.platforms.torch_devices import with_torch
 
-__all__ = ["PLATFORMS", "Host", "Platform", "detect_all", "with_ceilings", "with_probe", "with_spec", "with_torch"]
+__all__ = ["PLATFORMS", "Host", "detect_all", "with_ceilings", "with_probe", "with_spec", "with_torch"]
 
-PLATFORMS: tuple[Platform, ...] = (nvidia_detect, amd_detect, cpu)
-"""In the order of preference: the first device of the first platform that has one is the default. The CPU has one."""
+PLATFORMS: tuple[Callable[[Host], Found], ...] = (nvidia_detect.detect, amd_detect.detect, cpu.detect)
+"""What finds the devices of each vendor; none raises, absence is an empty list.
+
+In the order of preference: the first device of the first platform that has one is the default. The CPU has one."""
 
 
 def detect_all(host: Host | None = None, seen: Sequence[TorchDevice] = ()) -> list[Device]:
@@ -24,7 +26,7 @@ def detect_all(host: Host | None = None, seen: Sequence[TorchDevice] = ()) -> li
     driver, an unsupported vendor) stands in the CPU's notes, the one device that is always there.
     """
     host = host or Host()
-    found = [platform.detect(host) for platform in PLATFORMS]
+    found = [detect(host) for detect in PLATFORMS]
     devices = [device for one in found for device in one.devices]
     merged = with_torch(devices, seen) if seen else devices
     remarks = [note for one in found for note in one.notes] + pci.unsupported(host)

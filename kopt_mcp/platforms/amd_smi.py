@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from kopt_mcp.platforms.host import leading_number
 
 
 @dataclass(frozen=True)
 class Reading:
-    """State of one GPU: MHz, watts, degrees Celsius; None where the tool says N/A."""
+    """State of one GPU."""
 
     unique_id: str = ""
     bdf: str = ""
-    clock_mhz: int | None = None
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    temperature_c: float | None = None
-    throttle: tuple[str, ...] = ()
-    partition: str | None = None
-    """`CPX/NPS4`; None when the GPU is whole."""
     driver: str | None = None
+    state: dict[str, Any] = field(default_factory=dict)
+    """Fields of a `Device`: MHz, watts, degrees Celsius; None where the tool says N/A."""
 
 
 def parse_amd_smi(static: str, metric: str) -> list[Reading]:
@@ -39,36 +36,38 @@ def parse_rocm_smi(text: str) -> list[Reading]:
 
 
 def _amd_smi(fixed: dict[str, Any], state: dict[str, Any]) -> Reading:
-    power, limit = state.get("power", {}), fixed.get("limit", {})
-    heat = state.get("temperature", {})
-    clock = _number(_path(state, "clock", "gfx_0", "clk"))
-    cut = fixed.get("partition", {})
+    power, cut = state.get("power", {}), fixed.get("partition", {})
+    clock = _first(_path(state, "clock", "gfx_0"), "clk")
+    compute = cut.get("compute_partition") or cut.get("accelerator_partition")
     return Reading(
         unique_id=str(_path(fixed, "asic", "asic_serial") or ""),
         bdf=str(_path(fixed, "bus", "bdf") or ""),
-        clock_mhz=None if clock is None else int(clock),
-        power_w=_first(power, "socket_power", "current_socket_power", "average_socket_power"),
-        power_limit_w=_first(limit, "socket_power", "socket_power_limit", "max_power", "power_cap"),
-        temperature_c=_first(heat, "hotspot", "edge"),
-        throttle=("throttled",) if power.get("throttle_status") == "THROTTLED" else (),
-        partition=_partition(
-            cut.get("compute_partition") or cut.get("accelerator_partition"), cut.get("memory_partition")
-        ),
         driver=_path(fixed, "driver", "version"),
+        state={
+            "clock_mhz": None if clock is None else int(clock),
+            "power_w": _first(power, "socket_power", "current_socket_power", "average_socket_power"),
+            "power_limit_w": _first(fixed.get("limit"), "socket_power", "socket_power_limit", "max_power", "power_cap"),
+            "temperature_c": _first(state.get("temperature"), "hotspot", "edge"),
+            "throttle": ["throttled"] if power.get("throttle_status") == "THROTTLED" else [],
+            "partition": _partition(compute, cut.get("memory_partition")),
+        },
     )
 
 
 def _rocm_smi(card: dict[str, Any], driver: str | None) -> Reading:
     clock = re.search(r"(\d+)\s*mhz", str(card.get("sclk clock speed:", "")), re.IGNORECASE)
+    power = ("Current Socket Graphics Package Power (W)", "Average Graphics Package Power (W)")
     return Reading(
         unique_id=str(card.get("Unique ID", "")),
         bdf=str(card.get("PCI Bus", "")),
-        clock_mhz=int(clock[1]) if clock else None,
-        power_w=_first(card, "Current Socket Graphics Package Power (W)", "Average Graphics Package Power (W)"),
-        power_limit_w=_first(card, "Max Graphics Package Power (W)"),
-        temperature_c=_first(card, "Temperature (Sensor junction) (C)", "Temperature (Sensor edge) (C)"),
-        partition=_partition(card.get("Compute Partition"), card.get("Memory Partition")),
         driver=driver,
+        state={
+            "clock_mhz": int(clock[1]) if clock else None,
+            "power_w": _first(card, *power),
+            "power_limit_w": _first(card, "Max Graphics Package Power (W)"),
+            "temperature_c": _first(card, "Temperature (Sensor junction) (C)", "Temperature (Sensor edge) (C)"),
+            "partition": _partition(card.get("Compute Partition"), card.get("Memory Partition")),
+        },
     )
 
 
@@ -102,13 +101,7 @@ def _path(node: Any, *keys: str) -> Any:
 
 
 def _first(node: Any, *keys: str) -> float | None:
-    values = (_number(node.get(key)) if isinstance(node, dict) else None for key in keys)
+    """The first of `keys` that is a number: bare, in a string, or amd-smi's {"value": …, "unit": …}."""
+    found = [node.get(key) for key in keys] if isinstance(node, dict) else []
+    values = (leading_number(one.get("value") if isinstance(one, dict) else one) for one in found)
     return next((value for value in values if value is not None), None)
-
-
-def _number(value: Any) -> float | None:
-    """A bare number, a number in a string, or amd-smi's {"value": …, "unit": …}."""
-    if isinstance(value, dict):
-        value = value.get("value")
-    found = re.match(r"\s*(-?\d+(?:\.\d+)?)", str(value))
-    return float(found[1]) if found else None

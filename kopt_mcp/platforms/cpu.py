@@ -6,20 +6,14 @@ import os
 import re
 
 from kopt_mcp.models import Device
-from kopt_mcp.platforms.host import Host
+from kopt_mcp.platforms.host import Host, leading_integer
 from kopt_mcp.platforms.interface import Found
-from kopt_mcp.platforms.profilers import cpu_profilers
-
-name = "cpu"
+from kopt_mcp.platforms.profilers import perf
 
 # Widest first; what a vectoriser can aim at.
 _VECTORS = ("amx_tile", "avx512f", "avx2", "avx", "sve", "asimd")
 _SYSCTL = (
-    "machdep.cpu.brand_string",
-    "hw.physicalcpu",
-    "hw.memsize",
-    "hw.l2cachesize",
-    "hw.perflevel0.l2cachesize",
+    *("machdep.cpu.brand_string", "hw.physicalcpu", "hw.memsize", "hw.l2cachesize", "hw.perflevel0.l2cachesize"),
     "hw.cpufrequency_max",
 )
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -28,7 +22,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def detect(host: Host) -> Found:
     """The one CPU device; `bandwidth_gbps` and `tflops` stay empty until the evaluator has measured them."""
     device = _macos(host) if host.system == "Darwin" else _linux(host)
-    return Found([device.model_copy(update={"profilers": cpu_profilers(host)})], [])
+    return Found([device.model_copy(update={"profilers": [perf(host)] if host.system == "Linux" else []})], [])
 
 
 def _linux(host: Host) -> Device:
@@ -36,6 +30,7 @@ def _linux(host: Host) -> Device:
     lscpu = parse_lscpu(host.run(["lscpu"]).stdout)
     model = _field(info, "model name") or lscpu.get("Model name") or host.machine
     cores = physical_cores(info) or _cores(lscpu) or os.cpu_count()
+    memory = leading_integer(_field(host.read("/proc/meminfo") or "", "MemTotal"))
     caches = _caches(host)
     limits = _limits(host)
     vectors = [flag for flag in _VECTORS if flag in (_field(info, "flags") or _field(info, "Features") or "").split()]
@@ -47,12 +42,12 @@ def _linux(host: Host) -> Device:
         name=model,
         arch=host.machine,
         uuid=_uuid(model, cores),
-        memory_bytes=_kib(host.read("/proc/meminfo") or "", "MemTotal"),
+        memory_bytes=memory << 10 if memory else None,
         sm_count=cores,
         l2_bytes=caches.get("L2"),
         l3_bytes=caches.get("L3"),
-        clock_mhz=_whole(_field(info, "cpu MHz")),
-        clock_max_mhz=_max_clock(host) or _whole(lscpu.get("CPU max MHz")),
+        clock_mhz=leading_integer(_field(info, "cpu MHz")),
+        clock_max_mhz=_max_clock(host) or leading_integer(lscpu.get("CPU max MHz")),
         notes=[*notes, *limits],
     )
 
@@ -60,17 +55,18 @@ def _linux(host: Host) -> Device:
 def _macos(host: Host) -> Device:
     answer = dict(re.findall(r"^([\w.]+): (.*)$", host.run(["sysctl", *_SYSCTL]).stdout, re.MULTILINE))
     model = answer.get("machdep.cpu.brand_string") or host.machine
-    cores = _whole(answer.get("hw.physicalcpu")) or os.cpu_count()
-    hertz = _whole(answer.get("hw.cpufrequency_max"))
+    cores = leading_integer(answer.get("hw.physicalcpu")) or os.cpu_count()
+    hertz = leading_integer(answer.get("hw.cpufrequency_max"))
     return Device(
         platform="cpu",
         index=0,
         name=model,
         arch=host.machine,
         uuid=_uuid(model, cores),
-        memory_bytes=_whole(answer.get("hw.memsize")),
+        memory_bytes=leading_integer(answer.get("hw.memsize")),
         sm_count=cores,
-        l2_bytes=_whole(answer.get("hw.perflevel0.l2cachesize")) or _whole(answer.get("hw.l2cachesize")),
+        l2_bytes=leading_integer(answer.get("hw.perflevel0.l2cachesize"))
+        or leading_integer(answer.get("hw.l2cachesize")),
         clock_max_mhz=hertz // 1_000_000 if hertz else None,
     )
 
@@ -88,8 +84,8 @@ def physical_cores(cpuinfo: str) -> int | None:
 
 
 def _cores(lscpu: dict[str, str]) -> int | None:
-    each = _whole(lscpu.get("Core(s) per socket")) or _whole(lscpu.get("Core(s) per cluster"))
-    groups = _whole(lscpu.get("Socket(s)")) or _whole(lscpu.get("Cluster(s)")) or 1
+    each = leading_integer(lscpu.get("Core(s) per socket")) or leading_integer(lscpu.get("Core(s) per cluster"))
+    groups = leading_integer(lscpu.get("Socket(s)")) or leading_integer(lscpu.get("Cluster(s)")) or 1
     return each * groups if each else None
 
 
@@ -113,7 +109,7 @@ def _limits(host: Host) -> list[str]:
 
 
 def _max_clock(host: Host) -> int | None:
-    kilohertz = _whole(host.read("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
+    kilohertz = leading_integer(host.read("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
     return kilohertz // 1000 if kilohertz else None
 
 
@@ -126,13 +122,3 @@ def _uuid(model: str, cores: int | None) -> str:
 def _field(text: str, label: str) -> str | None:
     found = re.search(rf"^{re.escape(label)}\s*:\s*(.+?)\s*$", text, re.MULTILINE)
     return found[1] if found else None
-
-
-def _kib(text: str, label: str) -> int | None:
-    value = _whole(_field(text, label))
-    return value * 1024 if value else None
-
-
-def _whole(text: str | None) -> int | None:
-    found = re.match(r"\s*(\d+)", text or "")
-    return int(found[1]) if found else None

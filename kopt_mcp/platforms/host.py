@@ -38,6 +38,18 @@ class Ran:
         return self.failure or (lines[-1].strip() if lines else f"exit status {self.returncode}")
 
 
+def leading_number(text: object) -> float | None:
+    """The number that a value begins with, whatever unit follows; None for `N/A` and its kin."""
+    found = re.match(r"\s*(-?\d+(?:\.\d+)?)", str(text))
+    return float(found[1]) if found else None
+
+
+def leading_integer(text: object) -> int | None:
+    """The same, without its fraction."""
+    number = leading_number(text)
+    return None if number is None else int(number)
+
+
 class Run(Protocol):
     """Runs a command to its end and says what happened; never raises."""
 

@@ -1,16 +1,12 @@
-"""What a platform has to offer to detection, and how facts from elsewhere are merged into its devices.
-
-Everything but `Platform.detect` is pure: a `Device` goes in, a `Device` comes out.
-"""
+"""What a platform finds, and how facts from elsewhere are merged into its devices. Pure."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kopt_mcp.devices import resolve, shared_bytes
 from kopt_mcp.evaluator.records import Ceilings
 from kopt_mcp.models import Device, Peak
-from kopt_mcp.platforms.host import Host
 
 UNKNOWN = "not in the table of devices: nominal peaks are unknown, only measured ones count"
 
@@ -23,15 +19,6 @@ class Found(NamedTuple):
 
     devices: list[Device]
     notes: list[str]
-
-
-class Platform(Protocol):
-    """A vendor's side of detection; a module with these two names is one."""
-
-    name: str
-
-    def detect(self, host: Host) -> Found:
-        """All devices visible to a process with the host's environment; never raises, absence is an empty list."""
 
 
 def with_spec(device: Device) -> Device:

@@ -8,33 +8,22 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import dataclass, field
+from typing import NamedTuple
 from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from kopt_mcp.evaluator import nvml
 from kopt_mcp.models import Device
 from kopt_mcp.platforms import pci
-from kopt_mcp.platforms.host import Host, Ran, Run
+from kopt_mcp.platforms.host import Host, Ran, Run, leading_integer, leading_number
 from kopt_mcp.platforms.interface import Found, with_spec
 from kopt_mcp.platforms.profilers import cuda_toolkit, nvidia_profilers
 from kopt_mcp.platforms.visible import Card, select
 
-name = "nvidia"
-
 _FOLDERS = ("/usr/lib/wsl/lib", "/usr/local/nvidia/bin")
 _FIELDS = (
-    "uuid",
-    "name",
-    "compute_cap",
-    "memory.total",
-    "driver_version",
-    "clocks.sm",
-    "clocks.max.sm",
-    "power.draw",
-    "power.limit",
-    "temperature.gpu",
-    "clocks_event_reasons.active",
-    "mig.mode.current",
+    *("uuid", "name", "compute_cap", "memory.total", "driver_version", "clocks.sm", "clocks.max.sm", "power.draw"),
+    *("power.limit", "temperature.gpu", "clocks_event_reasons.active", "mig.mode.current"),
 )
 # Renamed with driver 535; older ones know only the second spelling.
 _OLDER_FIELD = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
@@ -42,31 +31,11 @@ _OLDER_FIELD = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
 Query = dict[str, str | None]
 
 
-@dataclass(frozen=True)
-class Instance:
-    """A MIG device as `-q -x` shows it."""
-
-    index: int
-    gpu_instance: int | None
-    compute_instance: int | None
-    sm_count: int | None
-    memory_bytes: int | None
-
-
-@dataclass(frozen=True)
-class Details:
-    """What only `-q -x` says about a GPU."""
-
-    virtualization: str | None = None
-    instances: dict[int, Instance] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Listed:
+class Listed(NamedTuple):
     """A MIG device as `-L` shows it."""
 
-    index: int
     profile: str
+    number: str
     uuid: str
 
 
@@ -76,19 +45,26 @@ def detect(host: Host) -> Found:
     gpus, ran = query_gpus(host.run, program)
     if not gpus:
         return Found([], _absence(host, ran))
-    cuda, details = parse_details(host.run([program, "-q", "-x"]).stdout)
-    listing = parse_listing(host.run([program, "-L"]).stdout) if any(map(_in_mig_mode, gpus)) else {}
-    versions = {"cuda_driver": cuda, "cuda": cuda_toolkit(host)}
+    root = _xml(host.run([program, "-q", "-x"]).stdout)
+    shown = {gpu.findtext("uuid", ""): gpu for gpu in root.iter("gpu")}
+    sliced = any(map(_in_mig_mode, gpus))
+    listing = parse_listing(host.run([program, "-L"]).stdout) if sliced else {}
+    versions = {"cuda_driver": _told(root.findtext("cuda_version")), "cuda": cuda_toolkit(host)}
     devices: dict[str, Device] = {}
     cards, notes = [], []
     for gpu in gpus:
         uuid = gpu["uuid"] or ""
-        base = _device(gpu, details.get(uuid, Details()), {k: v for k, v in versions.items() if v})
-        slices = _slices(base, details.get(uuid, Details()), listing.get(uuid, [])) if _in_mig_mode(gpu) else [base]
-        if not slices:
-            notes.append(f"{base.name} {uuid} is in MIG mode without an instance: create one, or turn MIG off")
-        devices |= {one.uuid: one for one in slices}
-        cards.append(_card(uuid, slices, details.get(uuid, Details()), listing.get(uuid, [])))
+        details = shown.get(uuid, Element("gpu"))
+        whole = _device(gpu, details, {"driver": gpu["driver_version"], **versions})
+        parts = _slices(whole, details, listing.get(uuid, []))
+        if _in_mig_mode(gpu):
+            devices |= {one.uuid: one for one in parts.values()}
+            cards.append(Card(uuid, tuple(one.uuid for one in parts.values()), {k: v.uuid for k, v in parts.items()}))
+            if not parts:
+                notes.append(f"{whole.name} {uuid} is in MIG mode without an instance: create one, or turn MIG off")
+        else:
+            devices[uuid] = whole
+            cards.append(Card(uuid))
     return _visible(host, devices, cards, notes)
 
 
@@ -115,15 +91,12 @@ def parse_query(text: str, fields: list[str]) -> list[Query]:
     return [{**dict.fromkeys(_FIELDS), **record} for record in records if record.get("uuid")]
 
 
-def parse_details(text: str) -> tuple[str | None, dict[str, Details]]:
-    """CUDA version of the driver, and details by GPU UUID, of a `-q -x` answer; nothing where it is not XML."""
+def _xml(text: str) -> Element:
+    """A `-q -x` answer; an empty element where it is not XML."""
     try:
-        root = ElementTree.fromstring(text)
+        return ElementTree.fromstring(text)
     except ElementTree.ParseError:
-        return None, {}
-    return _told(root.findtext("cuda_version") or ""), {
-        gpu.findtext("uuid", ""): _details(gpu) for gpu in root.iter("gpu")
-    }
+        return Element("nothing")
 
 
 def parse_listing(text: str) -> dict[str, list[Listed]]:
@@ -134,7 +107,7 @@ def parse_listing(text: str) -> dict[str, list[Listed]]:
         if card := re.match(r"GPU \d+: .*\(UUID: (GPU-[^)]+)\)", line):
             gpu = card[1]
         elif one := re.match(r"\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)", line):
-            found.setdefault(gpu, []).append(Listed(int(one[2]), one[1], one[3]))
+            found.setdefault(gpu, []).append(Listed(*one.groups()))
     return found
 
 
@@ -153,53 +126,46 @@ def _absence(host: Host, ran: Ran) -> list[str]:
     return [f"nvidia-smi shows no GPU: {ran.reason}"]
 
 
-def _device(gpu: Query, details: Details, versions: dict[str, str]) -> Device:
-    capability, driver = gpu["compute_cap"], gpu["driver_version"]
-    mode = (details.virtualization or "").lower()
+def _device(gpu: Query, details: Element, versions: dict[str, str | None]) -> Device:
+    mode = details.findtext("gpu_virtualization_mode/virtualization_mode", "").strip().lower()
     vgpu = mode in ("vgpu", "host vgpu")
-    memory = _number(gpu["memory.total"])
+    capability = gpu["compute_cap"]
     return Device(
         platform="nvidia",
         index=0,
         name=gpu["name"] or "",
         arch=f"sm_{capability.replace('.', '')}" if capability else "",
         uuid=gpu["uuid"] or "",
-        memory_bytes=int(memory * (1 << 20)) if memory else None,
-        clock_mhz=_integer(gpu["clocks.sm"]),
-        clock_max_mhz=_integer(gpu["clocks.max.sm"]),
-        power_w=_number(gpu["power.draw"]),
-        power_limit_w=_number(gpu["power.limit"]),
-        temperature_c=_number(gpu["temperature.gpu"]),
+        memory_bytes=_mib(gpu["memory.total"]),
+        clock_mhz=leading_integer(gpu["clocks.sm"]),
+        clock_max_mhz=leading_integer(gpu["clocks.max.sm"]),
+        power_w=leading_number(gpu["power.draw"]),
+        power_limit_w=leading_number(gpu["power.limit"]),
+        temperature_c=leading_number(gpu["temperature.gpu"]),
         throttle=throttle_reasons(gpu["clocks_event_reasons.active"]),
         partition="vGPU" if vgpu else None,
-        versions={**({"driver": driver} if driver else {}), **versions},
+        versions={name: version for name, version in versions.items() if version},
         notes=["a vGPU: time is shared, and the host decides whether counters may be read"] if vgpu else [],
     )
 
 
-def _slices(base: Device, details: Details, listed: list[Listed]) -> list[Device]:
-    return [_slice(base, one, details.instances.get(one.index)) for one in listed]
-
-
-def _slice(base: Device, one: Listed, instance: Instance | None) -> Device:
-    return base.model_copy(
-        update={
-            "name": f"{base.name} MIG {one.profile}",
+def _slices(whole: Device, details: Element, listed: list[Listed]) -> dict[str, Device]:
+    """The MIG instances of a GPU by their path, which masks may name them by (`MIG-GPU-…/1/0`)."""
+    shown = {one.findtext("index", "").strip(): one for one in details.iter("mig_device")}
+    slices = {}
+    for one in listed:
+        instance = shown.get(one.number, Element("mig_device"))
+        ids = (instance.findtext(f"{kind}_instance_id", "").strip() for kind in ("gpu", "compute"))
+        path = "/".join((f"MIG-{whole.uuid}", *ids))
+        update = {
+            "name": f"{whole.name} MIG {one.profile}",
             "uuid": one.uuid,
-            "memory_bytes": instance.memory_bytes if instance else None,
-            "sm_count": instance.sm_count if instance else None,
+            "memory_bytes": _mib(instance.findtext("fb_memory_usage/total")),
+            "sm_count": leading_integer(instance.findtext("device_attributes/shared/multiprocessor_count")),
             "partition": one.profile,
         }
-    )
-
-
-def _card(uuid: str, slices: list[Device], details: Details, listed: list[Listed]) -> Card:
-    aliases = {}
-    for one in listed:
-        instance = details.instances.get(one.index)
-        if instance and instance.gpu_instance is not None:
-            aliases[f"MIG-{uuid}/{instance.gpu_instance}/{instance.compute_instance}"] = one.uuid
-    return Card(uuid, tuple(one.uuid for one in slices if one.uuid != uuid), aliases)
+        slices[path if len(instance) else one.uuid] = whole.model_copy(update=update)
+    return slices
 
 
 def _visible(host: Host, devices: dict[str, Device], cards: list[Card], notes: list[str]) -> Found:
@@ -222,33 +188,11 @@ def _in_mig_mode(gpu: Query) -> bool:
     return gpu["mig.mode.current"] == "Enabled"
 
 
-def _details(gpu: ElementTree.Element) -> Details:
-    instances = [_instance(one) for one in gpu.iter("mig_device")]
-    mode = _told(gpu.findtext("gpu_virtualization_mode/virtualization_mode") or "")
-    return Details(mode, {one.index: one for one in instances})
-
-
-def _instance(one: ElementTree.Element) -> Instance:
-    memory = _number(_told(one.findtext("fb_memory_usage/total") or ""))
-    return Instance(
-        index=_integer(one.findtext("index")) or 0,
-        gpu_instance=_integer(one.findtext("gpu_instance_id")),
-        compute_instance=_integer(one.findtext("compute_instance_id")),
-        sm_count=_integer(one.findtext("device_attributes/shared/multiprocessor_count")),
-        memory_bytes=int(memory * (1 << 20)) if memory else None,
-    )
-
-
-def _told(value: str) -> str | None:
-    text = value.strip().strip("[]")
+def _told(value: str | None) -> str | None:
+    text = (value or "").strip().strip("[]")
     return None if text in ("", "N/A", "None", "Not Supported", "Unknown Error", "Insufficient Permissions") else text
 
 
-def _number(value: str | None) -> float | None:
-    found = re.match(r"\s*(\d+(?:\.\d+)?)", value or "")
-    return float(found[1]) if found else None
-
-
-def _integer(value: str | None) -> int | None:
-    number = _number(value)
-    return None if number is None else int(number)
+def _mib(value: str | None) -> int | None:
+    size = leading_integer(value)
+    return size << 20 if size else None

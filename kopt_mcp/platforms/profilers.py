@@ -28,12 +28,8 @@ _NO_PMU = "no hardware counters here (a virtual machine without a PMU): only sof
 
 def nvidia_profilers(host: Host) -> list[Profiler]:
     """`ncu`, `nsys` and `compute-sanitizer`; only ncu needs the driver's leave to read counters."""
-    cuda = cuda_folders(host)
-    return [
-        ncu(host),
-        _profiler(host, "nsys", (*cuda, "/opt/nvidia/nsight-systems/*/bin"), "install Nsight Systems"),
-        compute_sanitizer(host),
-    ]
+    nsys = (*cuda_folders(host), "/opt/nvidia/nsight-systems/*/bin")
+    return [ncu(host), _profiler(host, "nsys", nsys, "install Nsight Systems"), compute_sanitizer(host)]
 
 
 def compute_sanitizer(host: Host, environment: str = "") -> Profiler:
@@ -56,11 +52,6 @@ def counters_restricted(host: Host) -> bool:
     return re.search(r"^RmProfilingAdminOnly:\s*1", params, re.MULTILINE) is not None
 
 
-def amd_profilers(host: Host) -> list[Profiler]:
-    """`rocprofv3` and the older `rocprof`."""
-    return [rocprofv3(host), rocprof(host)]
-
-
 def rocprofv3(host: Host) -> Profiler:
     """The profiler of rocprofiler-sdk."""
     return _profiler(host, "rocprofv3", rocm_folders(host), "install rocprofiler-sdk (ROCm 6.2 or newer)")
@@ -78,13 +69,8 @@ def roctx_library(host: Host) -> str | None:
     return found[0] if found else None
 
 
-def cpu_profilers(host: Host) -> list[Profiler]:
-    """`perf`; above paranoid level 2 it needs a privilege, and without a PMU it has only software events."""
-    return [perf(host)] if host.system == "Linux" else []
-
-
 def perf(host: Host) -> Profiler:
-    """Linux perf; see `cpu_profilers`."""
+    """Linux perf; above paranoid level 2 it needs a privilege, and without a PMU it has only software events."""
     return _profiler(host, "perf", (), "install linux-perf (linux-tools)", _perf_obstacle(host))
 
 
@@ -92,12 +78,8 @@ def _perf_obstacle(host: Host) -> str:
     level = (host.read("/proc/sys/kernel/perf_event_paranoid") or "").strip()
     if re.fullmatch(r"\d+", level) and int(level) > 2 and not host.is_admin():
         return _EVENTS_REFUSED.format(level=level)
-    pmus = [
-        path
-        for pattern in ("cpu", "cpu_core", "armv*")
-        for path in host.glob(f"/sys/bus/event_source/devices/{pattern}")
-    ]
-    return "" if pmus else _NO_PMU
+    found = [host.glob(f"/sys/bus/event_source/devices/{pmu}") for pmu in ("cpu", "cpu_core", "armv*")]
+    return "" if any(found) else _NO_PMU
 
 
 def cuda_toolkit(host: Host) -> str | None:
