@@ -32,8 +32,9 @@ DTYPES = {
 DISTRIBUTIONS = ("normal", "tiny", "large", "mixed", "equal", "outlier", "alternating", "sorted", "shifted")
 """Shapes of the values that a `normal` tensor is drawn with during verification, unless the problem narrows them.
 
-`mixed`: one row as in `large`, somewhere among ordinary ones; not used where `large` is left out. `shifted`: a mean of
-128 standard deviations, on which a variance taken as the mean of squares less the square of the mean cancels."""
+`mixed`: a piece of one row as in `large`, somewhere among ordinary values; not used where `large` is left out.
+`shifted`: a mean of 128 standard deviations, on which a variance taken as the mean of squares less the square of the
+mean cancels. Integers are drawn `equal`, `sorted` and `alternating` (only the two ends) too, within their bounds."""
 
 LAYOUTS = ("contiguous", "strided", "offset")
 """`strided`: a column slice of a wider tensor; `offset`: starts one element past an aligned address."""

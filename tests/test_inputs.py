@@ -62,7 +62,7 @@ def test_distributions_are_what_their_names_say() -> None:
     shifted = only(distribution="shifted").double()
     assert (shifted.mean(dim=-1) > 100 * shifted.std(dim=-1)).all()
     mixed = only(distribution="mixed").abs().amax(dim=-1)
-    assert (mixed > 32).sum() == 1
+    assert (mixed > 64).sum() == 1
     assert only(distribution="mixed", recipes=[MAKE.normal(50)]).abs().max() < 32
     alternating = only(distribution="alternating")
     assert (alternating[:, ::2] >= 0).all()
@@ -100,6 +100,30 @@ def test_other_recipes_keep_to_their_domain() -> None:
     assert set(integers.tolist()) == {-2, -1, 0, 1, 2}
     assert torch.equal(literal, table)
     assert number == 7
+
+
+def test_integers_are_drawn_as_one_value_in_order_and_at_their_ends() -> None:
+    recipes = [MAKE.integers(6, 50, low=-2, high=9)]
+    assert (only(distribution="equal", recipes=recipes) == only(distribution="equal", recipes=recipes)[:, :1]).all()
+    assert (only(distribution="sorted", recipes=recipes).diff(dim=-1) >= 0).all()
+    ends = only(distribution="alternating", recipes=recipes)
+    assert (ends[:, ::2] == -2).all()
+    assert (ends[:, 1::2] == 8).all()
+    within = [MAKE.uniform(6, 50, low=2.0, high=3.0)]
+    for distribution in DISTRIBUTIONS:
+        drawn = only(distribution=distribution, recipes=within)
+        assert ((drawn >= 2.0) & (drawn <= 3.0)).all(), distribution
+
+
+def test_the_one_large_row_is_not_found_by_looking_at_a_column() -> None:
+    found = 0
+    for seed in range(100):
+        values = only(seed, "mixed", recipes=[MAKE.normal(64, 512)])
+        large = values.abs() >= 64
+        assert large.any(dim=-1).sum() == 1
+        assert 1 <= large.sum() <= 32
+        found += bool(large[values[:, 0].argmax()].any())
+    assert found < 20
 
 
 def test_a_literal_is_a_copy_that_a_candidate_cannot_spoil() -> None:

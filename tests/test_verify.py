@@ -53,6 +53,33 @@ def test_the_first_workload_sees_every_distribution_and_every_poison() -> None:
     assert {c.poison for c in checks} == {0xFF, 0x55}
 
 
+def test_layouts_and_generated_shapes_see_ordinary_values_and_some_that_tell() -> None:
+    checks = [c for of in planned().values() for c in of]
+    telling = {"mixed", "large", "outlier", "shifted"}
+    for special in (
+        [c.distribution for c in checks if c.layout == "strided"],
+        [c.distribution for c in checks if c.layout == "offset"],
+        [c.distribution for c in checks if c.generated],
+    ):
+        assert special.count("normal") == 1
+        assert set(special) - {"normal"} <= telling
+        assert len(special) > 1
+
+
+def test_generated_shapes_are_not_only_the_awkward_ones() -> None:
+    widths = {int(c.case.params["cols"]) for _ in range(20) for of in planned().values() for c in of if c.generated}
+    awkward = {1, 3, 7, 13, 31, 61, 127, 251, 509} | {(1 << p) + d for p in range(1, 10) for d in (-1, 1)}
+    assert widths & awkward
+    assert len(widths - awkward) > 20
+
+
+def test_every_workload_of_integers_sees_one_value_only_and_the_ends_only() -> None:
+    file = PROBLEMS / "histogram.py"
+    histogram = load_problem(file.read_bytes(), str(file))
+    for checks in planned(histogram).values():
+        assert {"equal", "alternating"} <= {c.distribution for c in checks}
+
+
 def test_every_workload_is_called_on_tensors_that_an_earlier_call_has_seen() -> None:
     for checks in planned().values():
         reused = [c for c in checks if c.first_seed is not None]

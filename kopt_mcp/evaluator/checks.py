@@ -11,7 +11,7 @@ import secrets
 from dataclasses import dataclass
 from random import Random
 
-from kopt_mcp.problem import Case, Problem, Workload
+from kopt_mcp.problem import Case, Problem, Spec, Workload
 
 PUBLIC_SEED = 0
 POISONS = (0xFF, 0x55)
@@ -64,18 +64,18 @@ def plan(problem: Problem, workloads: list[Workload], kind: str) -> list[tuple[W
     small = [c for c in cases if c.bytes <= _LARGE[kind]] or cases[:1]
     checks = {c.workload.name: [_check(c, PUBLIC_SEED, 0), _reused(c)] for c in cases}
     for index, case in enumerate(cases):
-        for distribution in _distributions(problem, index == 0, case in small, rng):
+        for distribution in _distributions(problem, case, index == 0, case in small, rng):
             checks[case.workload.name].append(Check(case, _secret(), POISONS[index % 2], distribution))
     for layout in problem.layouts[1:]:
-        for case in rng.sample(small, min(2, len(small))):
-            checks[case.workload.name].append(Check(case, _secret(), POISONS[0], layout=layout))
+        for case, distribution in _spread(problem, rng.choices(small, k=2), rng):
+            checks[case.workload.name].append(Check(case, _secret(), POISONS[0], distribution, layout))
     first = small[0]
     repeated = _secret()
     checks[first.workload.name] += [_check(first, repeated, n) for n in range(_REPEATS)]
     if kind == "cuda":
         checks[first.workload.name].append(Check(first, _secret(), POISONS[0], own_stream=True))
-    for case in _generated(problem, small, rng):
-        checks[case.workload.name].append(_check(case, _secret(), 0))
+    for case, distribution in _spread(problem, _generated(problem, small, rng), rng):
+        checks[case.workload.name].append(Check(case, _secret(), POISONS[0], distribution))
     return [(c.workload, checks[c.workload.name]) for c in cases]
 
 
@@ -91,7 +91,7 @@ def _secret() -> int:
     return 1 + secrets.randbits(40)
 
 
-def _distributions(problem: Problem, first: bool, small: bool, rng: Random) -> list[str]:
+def _distributions(problem: Problem, case: Case, first: bool, small: bool, rng: Random) -> list[str]:
     """All at the first workload; at each other one those on which unsafe shortcuts overflow, and what chance adds.
 
     Were it known which shape sees which values, a kernel could be wrong at the shapes that see only harmless ones.
@@ -99,20 +99,40 @@ def _distributions(problem: Problem, first: bool, small: bool, rng: Random) -> l
     others = [d for d in problem.distributions if d != "normal"]
     if first:
         return others
-    telling = [d for d in ("mixed", "large") if d in others][: 2 if small else 1]
+    telling = [d for d in _telling(problem, case) if d in others][: 2 if small else 1]
     rest = [d for d in others if d not in telling]
     return telling + rng.sample(rest, min(len(rest), 1 if small else 1 - len(telling)))
 
 
+def _telling(problem: Problem, case: Case) -> list[str]:
+    """Distributions on which unsafe shortcuts show, those first that every workload should see."""
+    kinds = {i.kind for i in case.inputs if isinstance(i, Spec)}
+    allowed = [d for d in ("mixed", "large", "outlier", "shifted") if "normal" in kinds]
+    allowed[1:1] = [d for d in ("equal", "alternating") if "integers" in kinds]
+    return [d for d in allowed if d in problem.distributions]
+
+
+def _spread(problem: Problem, cases: list[Case], rng: Random) -> list[tuple[Case, str]]:
+    """Each case with a distribution, for checks of something else: a normal one first, then those that tell.
+
+    Were a layout or a shape tried on ordinary values only, a kernel could be wrong there on all others.
+    """
+    chosen = [rng.choice(_telling(problem, case) or list(problem.distributions) or ["normal"]) for case in cases]
+    return list(zip(cases, ["normal", *chosen[1:]], strict=False))
+
+
 def _generated(problem: Problem, small: list[Case], rng: Random) -> list[Case]:
-    """Workloads at awkward sizes: one, primes, next to powers of two, no multiple of a vector's width."""
+    """Workloads at awkward sizes: one, primes, next to powers of two, no multiple of a vector's width.
+
+    Some are of any size instead: the awkward ones are known to whoever reads this.
+    """
     if not problem.vary:
         return []
     made = []
-    for _ in range(_GENERATED_SHAPES):
-        base = rng.choice(small)
-        override = {name: _awkward(rng, low, high) for name, (low, high) in problem.vary.items()}
-        made.append(problem.case(base.workload, **override))
+    for number in range(_GENERATED_SHAPES):
+        size = _awkward if number % 2 else Random.randint
+        override = {name: size(rng, low, high) for name, (low, high) in problem.vary.items()}
+        made.append(problem.case(rng.choice(small).workload, **override))
     return made
 
 

@@ -18,6 +18,8 @@ from kopt_mcp.problem import Spec
 GUARD = 256
 """Bytes of red zone on each side of an input."""
 _GUARD_BYTE = 0xA5
+_LARGE_PIECE = 16
+"""Fewest elements of a row that are large where one row is to be, and the share of a long row that they are."""
 
 
 class Guarded:
@@ -77,12 +79,14 @@ def _values(spec: Spec, literals: Sequence[torch.Tensor], seed: int, device: str
     generator = torch.Generator(device=device).manual_seed(seed % (1 << 63))
     if spec.kind == "integers":
         low, high = int(spec.args["low"]), int(spec.args["high"])
-        return torch.randint(low, high, spec.shape, generator=generator, device=device, dtype=dtype)
+        values = torch.randint(low, high, spec.shape, generator=generator, device=device, dtype=dtype)
+        return _bounded(values, distribution, (low, high - 1))
     if spec.kind == "uniform":
         start, stop = spec.args["low"], spec.args["high"]
-        return _scaled(torch.rand(spec.shape, generator=generator, device=device), stop - start, start)
+        values = torch.rand(spec.shape, generator=generator, device=device)
+        return _scaled(_bounded(values, distribution), stop - start, start)
     values = torch.randn(spec.shape, generator=generator, device=device)
-    return _scaled(_reshape(values, distribution), spec.args["scale"], spec.args["shift"])
+    return _scaled(_reshape(values, distribution, generator), spec.args["scale"], spec.args["shift"])
 
 
 def _scaled(values: torch.Tensor, scale: float, shift: float) -> torch.Tensor:
@@ -91,7 +95,19 @@ def _scaled(values: torch.Tensor, scale: float, shift: float) -> torch.Tensor:
     return values if shift == 0 else values.add_(shift)
 
 
-def _reshape(values: torch.Tensor, distribution: str) -> torch.Tensor:
+def _bounded(values: torch.Tensor, distribution: str, ends: tuple[int, int] | None = None) -> torch.Tensor:
+    """Those of the distributions that leave values within their bounds: what is rare in even draws (one value
+    everywhere, an order, only the two `ends`) is where counters overflow and shortcuts show."""
+    if values.numel() == 0 or values.dim() == 0 or distribution not in ("equal", "sorted", "alternating"):
+        return values
+    if distribution != "alternating":
+        return _reshape(values, distribution)
+    if ends is not None:
+        values.fill_(ends[0])[..., 1::2] = ends[1]
+    return values
+
+
+def _reshape(values: torch.Tensor, distribution: str, generator: torch.Generator | None = None) -> torch.Tensor:
     """Turn standard normal values into another distribution, along the last dimension where it matters."""
     if distribution == "tiny":
         return values.mul_(1e-3)
@@ -102,7 +118,7 @@ def _reshape(values: torch.Tensor, distribution: str) -> torch.Tensor:
     if values.numel() == 0 or values.dim() == 0:
         return values
     if distribution == "mixed":
-        return values if values.dim() == 1 else _with_one_large_row(values)
+        return values if values.dim() == 1 else _with_one_large_row(values, generator)
     if distribution == "equal":
         return values[..., :1].expand_as(values).clone()
     if distribution == "outlier":
@@ -117,10 +133,19 @@ def _reshape(values: torch.Tensor, distribution: str) -> torch.Tensor:
     return values
 
 
-def _with_one_large_row(values: torch.Tensor) -> torch.Tensor:
-    """A kernel that looks at a few rows to choose its way must not find the one that matters."""
-    first = values[..., :1]
-    return values.mul_(torch.where(first == first.max(), 64.0, 1.0))
+def _with_one_large_row(values: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+    """A kernel that looks at a few rows, or at a column, to choose its way must not find what matters.
+
+    Which row it is, and which piece of it, is drawn: whatever follows from the values could be looked for.
+    """
+    rows, device = values.view(-1, values.shape[-1]), values.device
+    count, length = rows.shape
+    row = torch.randint(count, (1,), generator=generator, device=device)
+    start = torch.randint(length, (1,), generator=generator, device=device)
+    piece = (torch.arange(length, device=device) - start) % length < max(_LARGE_PIECE, length // _LARGE_PIECE)
+    ordinary = rows.index_select(0, row)
+    rows.index_copy_(0, row, torch.where(piece, 64.0 * (ordinary + ordinary.sign()), ordinary))
+    return values
 
 
 def _place(values: torch.Tensor, dtype: torch.dtype, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
