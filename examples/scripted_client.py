@@ -76,7 +76,7 @@ def _said(tool: str, answer: dict[str, Any]) -> str:
     if tool == "profile":
         return f"rung {answer['rung']}: {answer['why']}"
     if tool == "diagnose":
-        return f"{answer['bound']}: {answer['summary']}"
+        return str(answer["summary"])
     if tool == "apply_patch":
         return "iteration {iteration}: +{added} -{removed} lines".format(**answer)
     if tool == "verify":

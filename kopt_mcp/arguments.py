@@ -18,6 +18,14 @@ def shown(value: Any) -> str:
     return _SHORT.repr(value)
 
 
+def cut(text: str, longest: int) -> str:
+    """A text of at most `longest` characters: one that is longer ends after a word, with an ellipsis."""
+    if len(text) <= longest:
+        return text
+    head = text[: longest - 1]
+    return f"{head.rpartition(' ')[0].rstrip(' ,;:.(') or head}…"
+
+
 def check(**given: Any) -> None:
     """Refuse the first argument that is not of its kind.
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from kopt_mcp.arguments import cut
 from kopt_mcp.models import Bound, ChangeKind, DecisionStatus, Platform, Record
 from kopt_mcp.phases import Experiment, Iteration
 
@@ -167,12 +168,12 @@ def _outcome(group: Sequence[Lesson]) -> str:
     parts = []
     if won := _gained(group):
         best = max(won, key=lambda lesson: lesson.gain_pct or 0.0)
-        parts.append(f"{len(won)} gained, at best {best.gain_pct or 0:+.1f}% ({_plain(best.hypothesis)[:60]})")
+        parts.append(f"{len(won)} gained, at best {best.gain_pct or 0:+.1f}% ({cut(_plain(best.hypothesis), 60)})")
     lost = [lesson for lesson in group if lesson.status not in GAINED]
     counts = Counter(lesson.status for lesson in lost)
     parts += [f"{count} {status}" for status, count in sorted(counts.items())]
     if lost:
-        parts[-1] += f" (last: {_plain(lost[-1].reason or lost[-1].hypothesis)[:80]})"
+        parts[-1] += f" (last: {cut(_plain(lost[-1].reason or lost[-1].hypothesis), 80)})"
     return ", ".join(parts)
 
 
@@ -184,7 +185,7 @@ def _experiments(group: Sequence[Lesson]) -> str:
 def _row(lesson: Lesson) -> str:
     gain = f" {lesson.gain_pct:+.1f}%" if lesson.gain_pct is not None else ""
     text = f"{lesson.experiment} #{lesson.iteration} T{lesson.tier} {lesson.hypothesis}: {lesson.status}{gain}"
-    return f"{text}; {lesson.problem} on {lesson.arch}; {lesson.reason}"[:240]
+    return cut(f"{text}; {lesson.problem} on {lesson.arch}; {lesson.reason}", 240)
 
 
 def _head(experiments: int, iterations: int) -> str:

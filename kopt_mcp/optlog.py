@@ -10,6 +10,7 @@ import unicodedata
 from pathlib import Path
 from typing import NamedTuple
 
+from kopt_mcp.arguments import cut
 from kopt_mcp.disk import Disk
 from kopt_mcp.errors import WorkspaceFailed
 from kopt_mcp.metrics import gap
@@ -48,8 +49,8 @@ def table(state: Experiment, longest: int = 1000) -> str:
         "| Iter | Action | Tier | Correctness | Metric | Delta | Status |",
         "|------|--------|------|-------------|--------|-------|--------|",
     ]
-    cut = (line._replace(action=line.action[:longest]) for line in lines(state))
-    return "\n".join([*head, *(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in cut)])
+    rows = (line._replace(action=cut(line.action, longest)) for line in lines(state))
+    return "\n".join([*head, *(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows)])
 
 
 def section(state: Experiment) -> str:

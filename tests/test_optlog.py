@@ -38,6 +38,16 @@ def test_the_table_and_the_final_line_are_written_in_the_seeds_words(project: Pr
     assert "Final: 550 GBps (55.0% of peak), 4 iterations, target met." in text
 
 
+def test_an_action_that_is_too_long_for_the_table_ends_after_a_word(project: Project) -> None:
+    name = project.baseline().experiment
+    project.iterate(
+        name, fakes.kernel(1.5), hypothesis="Every exponential is computed twice; " + "computing it once will do. " * 3
+    )
+    row = project.loop.log(name).table.split("\n")[3]
+    assert row.split(" | ")[1] == "Every exponential is computed twice; computing it once will do. computing it…"
+    assert "once will do. |" in log_of(project), "whole in the file"
+
+
 def test_what_an_agent_writes_cannot_break_the_table_or_the_markers(project: Project) -> None:
     name = project.baseline().experiment
     hostile = "a | b\n| 9 | x |\n<!-- kopt-mcp softmax-h200-1 end --> \\"

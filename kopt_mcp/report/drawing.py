@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from kopt_mcp import arguments
 from kopt_mcp.optlog import visible
 
 SURFACE = "#fffffe"
@@ -79,8 +80,7 @@ def headed(axes: Axes, title: str, below: str) -> None:
 
 def cut(text: str, longest: int) -> str:
     """A name as it is drawn: every character seen, and no longer than there is room for."""
-    seen = " ".join(visible(text).split())
-    return seen if len(seen) <= longest else seen[: longest - 1] + "…"
+    return arguments.cut(" ".join(visible(text).split()), longest)
 
 
 def at_the_right(axes: Axes, names: Sequence[tuple[float, str, str]]) -> None:

@@ -24,7 +24,7 @@ from kopt_mcp.results import BaselineResult
 from kopt_mcp.source import normal_form, shape
 from kopt_mcp.stats import least_gain
 from kopt_mcp.steps import provenance
-from kopt_mcp.steps.call import Subject, Tools, evaluate, lines, rounded, torch_name, workloads
+from kopt_mcp.steps.call import Subject, Tools, evaluate, few, lines, rounded, torch_name, workloads
 from kopt_mcp.steps.task import Task, take
 from kopt_mcp.steps.task import evaluator as evaluator_for
 from kopt_mcp.watch import Watch
@@ -222,7 +222,7 @@ def answer(state: Experiment, extra: tuple[str, ...], space: Workspace) -> Basel
         experiment=state.id,
         phase=state.phase,
         next=tuple(legal(state.phase)),
-        notes=tuple(n[:300] for n in notes[:6]),
+        notes=few(notes),
         kernel=setup.kernel,
         test=setup.test,
         device=setup.device.name,

@@ -6,7 +6,7 @@ from kopt_mcp import metrics
 from kopt_mcp.events import BenchmarkData
 from kopt_mcp.phases import Experiment, legal
 from kopt_mcp.results import BenchmarkResult
-from kopt_mcp.steps.call import Call, lines, rounded, workloads
+from kopt_mcp.steps.call import Call, few, lines, rounded, workloads
 
 
 def act(call: Call) -> BenchmarkData:
@@ -36,7 +36,7 @@ def answer(state: Experiment, data: BenchmarkData) -> BenchmarkResult:
         experiment=state.id,
         phase=state.phase,
         next=tuple(legal(state.phase)),
-        notes=tuple(n[:300] for n in evaluation.notes[:6]),
+        notes=few(evaluation.notes),
         iteration=len(state.iterations),
         status=evaluation.status,
         detail=evaluation.detail[:1000],

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from kopt_mcp import guards
+from kopt_mcp.arguments import cut
 from kopt_mcp.certificate import Certificate, issue
 from kopt_mcp.errors import Cancelled, DeviceBusy, InputRefused, ProblemInvalid
 from kopt_mcp.evaluator.client import Evaluator
@@ -295,7 +296,7 @@ def lines(
         WorkloadLine(
             workload=r.workload,
             status=r.status,
-            detail=r.detail[:200] if r.detail != said else "",
+            detail=cut(r.detail, 200) if r.detail != said else "",
             error_ratio=rounded(r.error_ratio),
             latency_us=rounded(r.timing.latency_us) if r.timing else None,
             value=rounded(value(metric, known[r.workload], r.timing.latency_us))
@@ -305,6 +306,11 @@ def lines(
         )
         for r in ordered[:LINES]
     )
+
+
+def few(notes: Sequence[str]) -> tuple[str, ...]:
+    """Notes for an answer, no more than can be read."""
+    return tuple(cut(note, 300) for note in notes[:6])
 
 
 def rounded(number: float | None) -> float | None:

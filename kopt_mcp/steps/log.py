@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kopt_mcp import optlog
+from kopt_mcp.arguments import cut
 from kopt_mcp.errors import JournalCorrupt
 from kopt_mcp.events import Event
 from kopt_mcp.experiments import Experiments
@@ -66,7 +67,7 @@ def one(state: Experiment, events: list[Event], workspace: Workspace, query: str
         on_disk=_on_disk(state, workspace),
         pending=_pending(state),
         diagnosis=found.diagnosis.summary if found is not None and current else "",
-        ideas=tuple(f"{i.tier}/{i.id}: {i.text[:100]}" for i in left(found.diagnosis.ideas, state)[:8])
+        ideas=tuple(f"{i.tier}/{i.id}: {cut(i.text, 100)}" for i in left(found.diagnosis.ideas, state)[:8])
         if found is not None and current
         else (),
         tried=tuple(_tried(state)),
@@ -143,7 +144,7 @@ def _on_disk(state: Experiment, workspace: Workspace) -> str:
 
 def _tried(state: Experiment) -> list[str]:
     failed = [i for i in state.iterations if i.decision is not None and i.decision.reverted]
-    return [f"T{i.patch.tier} {i.patch.idea or i.patch.hypothesis[:80]}: {optlog.status(i)}" for i in failed[-10:]]
+    return [f"T{i.patch.tier} {i.patch.idea or cut(i.patch.hypothesis, 80)}: {optlog.status(i)}" for i in failed[-10:]]
 
 
 def _refusals(events: list[Event]) -> list[str]:
@@ -151,7 +152,7 @@ def _refusals(events: list[Event]) -> list[str]:
     for event in reversed(events):
         if event.outcome == "ok" or len(recent) == 3:
             break
-        recent.append(f"{event.tool} {event.outcome}: {str(event.data.get('text', ''))[:200]}")
+        recent.append(f"{event.tool} {event.outcome}: {cut(str(event.data.get('text', '')), 200)}")
     return recent[::-1]
 
 
@@ -163,5 +164,5 @@ def _matching(state: Experiment, query: str) -> list[str]:
         row = f"{state.id} #{i.patch.iteration} T{i.patch.tier} {i.patch.hypothesis}: {optlog.status(i)}{why}"
         searched = f"{row} {i.patch.idea or ''} {state.setup.kernel} {state.setup.device.name}".lower()
         if all(word in searched for word in words):
-            rows.append(row[:240])
+            rows.append(cut(row, 240))
     return rows

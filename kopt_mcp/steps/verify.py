@@ -8,7 +8,7 @@ from kopt_mcp.arguments import check
 from kopt_mcp.events import VerifyData
 from kopt_mcp.phases import Experiment, legal
 from kopt_mcp.results import VerifyResult
-from kopt_mcp.steps.call import Call, lines, workloads
+from kopt_mcp.steps.call import Call, few, lines, workloads
 
 
 def act(call: Call, sanitize: bool = False) -> VerifyData:
@@ -37,7 +37,7 @@ def answer(state: Experiment, data: VerifyData) -> VerifyResult:
         experiment=state.id,
         phase=state.phase,
         next=tuple(legal(state.phase)),
-        notes=tuple(n[:300] for n in evaluation.notes[:6]),
+        notes=few(evaluation.notes),
         iteration=len(state.iterations),
         status=evaluation.status,
         correct=evaluation.status == "PASSED",
