@@ -15,6 +15,8 @@ from pathlib import Path
 SUFFIXES = (".so", ".cubin", ".hsaco")
 """A library built from C, C++, CUDA or HIP, and what Triton compiles to."""
 MOST_FILES, MOST_BYTES = 256, 256 << 20
+_DEEPEST = 32
+"""Folders in folders that are looked into."""
 _LAUNCHERS = ("__triton_launcher", "cuda_utils", "hip_utils", "proton")
 """Beginnings of Triton's own libraries in its cache: they start kernels and are none."""
 
@@ -36,7 +38,9 @@ def _hashes(folders: list[Path]) -> list[str]:
     found: list[str] = []
     left = MOST_BYTES
     for folder in folders:
-        for place, _, names in os.walk(folder):
+        for place, below, names in os.walk(folder):
+            if len(Path(place).parts) > len(folder.parts) + _DEEPEST:
+                below.clear()
             for name in names:
                 if not name.endswith(SUFFIXES) or name.startswith(_LAUNCHERS) or len(found) > MOST_FILES:
                     continue

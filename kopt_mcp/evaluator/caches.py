@@ -8,11 +8,14 @@ import os
 import re
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 _INDEX = re.compile(r"__grp__.*\.json")
 """Names of Triton's lists of what belongs to a compiled kernel: by absolute paths, so that it would be compiled again
 where the cache is a copy."""
+_DEEPEST = 32
+"""Folders in folders that are copied."""
 
 
 class Caches:
@@ -43,8 +46,8 @@ def copied(source: Path, target: Path) -> None:
 
     Links stay links, since whatever they point at is not the candidate's.
     """
-    with contextlib.suppress(OSError, shutil.Error):
-        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+    with contextlib.suppress(OSError, shutil.Error, RecursionError):
+        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=_too_deep(source))
     for folder, _, names in os.walk(target):
         paths = {name: Path(folder) / name for name in names}
         for name in filter(_INDEX.fullmatch, names):
@@ -52,6 +55,12 @@ def copied(source: Path, target: Path) -> None:
             with contextlib.suppress(OSError):
                 if not paths[name].is_symlink():
                     paths[name].write_text(json.dumps({"child_paths": children}), encoding="utf-8")
+
+
+def _too_deep(source: Path) -> Callable[[str, list[str]], list[str]]:
+    """Which entries of a folder are not copied: all, where compilers put nothing and a recursion may not end."""
+    least = len(source.parts)
+    return lambda folder, names: names if len(Path(folder).parts) > least + _DEEPEST else []
 
 
 def _move_new(source: Path, target: Path) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +22,7 @@ from pydantic import TypeAdapter
 from kopt_mcp.errors import Cancelled, EvaluatorFailed, KoptError, ProblemInvalid, ToolUnavailable, WorkspaceFailed
 from kopt_mcp.evaluator import sandbox
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed, ChannelForged
+from kopt_mcp.evaluator.clearing import remove
 from kopt_mcp.evaluator.records import Ceilings, Evaluation, Job, KernelTime, Mutant, ProblemInfo, TorchDevice
 from kopt_mcp.interpreter import install_line
 from kopt_mcp.watch import Watch
@@ -173,7 +173,7 @@ class _HarnessProcess:
         except OSError as error:
             ours.close()
             self._log.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove(self._folder)
             raise ToolUnavailable(
                 f"the interpreter {python!r} cannot be started: {error.strerror}; set `python:` in kopt.yaml or "
                 f"KOPT_PYTHON to the one that has your torch."
@@ -218,7 +218,7 @@ class _HarnessProcess:
         self._log.close()
         with contextlib.suppress(OSError):
             self._last_words = (self._folder / "harness.log").read_text(errors="replace")[-2000:]
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove(self._folder)
 
     def _death(self, error: Exception) -> KoptError:
         return unusable(self._python, self._last_words) or EvaluatorFailed(

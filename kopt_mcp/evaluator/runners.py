@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import socket
 import tempfile
 import threading
@@ -18,6 +17,7 @@ from kopt_mcp.evaluator import sandbox
 from kopt_mcp.evaluator.answers import checked
 from kopt_mcp.evaluator.caches import Caches, copied
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed, ChannelForged, ChannelTimeout
+from kopt_mcp.evaluator.clearing import remove
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.on_device import Driver
 from kopt_mcp.evaluator.seals import Seal, Seals
@@ -152,7 +152,7 @@ class Runner:
         self._place.turn.ended(self.pid)
         self.log.close()
         self.shared.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove(self.folder)
         return ended
 
     def _description(self, nonce: str) -> dict[str, Any]:

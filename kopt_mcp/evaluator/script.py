@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from kopt_mcp import stats
+from kopt_mcp.evaluator.clearing import remove
 from kopt_mcp.evaluator.harness import Harness, HarnessError
 from kopt_mcp.evaluator.inputs import draw
 from kopt_mcp.evaluator.records import Evaluation, Job, WorkloadResult
@@ -82,7 +82,7 @@ def _report(problem: Problem, options: argparse.Namespace, fork: bool = True) ->
         return _summary(problem, harness, kernel, evaluation, timed, speedup)
     finally:
         harness.close()
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
 
 
 def _evaluate(
