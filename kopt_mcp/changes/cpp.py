@@ -130,7 +130,7 @@ def _kind_of_code(differs: str, names: frozenset[str], line: str) -> tuple[Chang
         if found := pattern.search(differs):
             return kind, found.group()
     if names and names <= LOOSE | words.MATH:
-        return "numerics", " to ".join(sorted(names))
+        return "numerics", ", ".join(sorted(names))
     if _only_moves(line):
         return "memory", shown(line)
     return "algorithm", shown(line)
