@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kopt_mcp.diagnosis import thresholds as limits
-from kopt_mcp.diagnosis.roofline import Side
+from kopt_mcp.diagnosis.roofline import Limit, Side
 from kopt_mcp.diagnosis.signals import Signals
 from kopt_mcp.diagnosis.thresholds import Threshold
-from kopt_mcp.models import Bound, Evidence
+from kopt_mcp.models import Bound, Evidence, Finding
 
 BOUNDS: dict[str, Bound] = {"memory": "memory", "compute": "compute", "latency": "latency"}
 SIDES: tuple[Side, Side] = ("memory", "compute")
@@ -41,7 +42,22 @@ def classify(signals: Signals, documented: str | None) -> Verdict:
 
 def evidence(metric: str, value: float, threshold: Threshold) -> Evidence:
     """One row, rounded to what the profilers print."""
-    return Evidence(metric=metric, value=round(value, 2), threshold=threshold.value, source=threshold.source)
+    return Evidence(metric=metric, value=round(value, 2), threshold=float(threshold), source=threshold.source)
+
+
+class Found(NamedTuple):
+    """A finding, and the number that made it one."""
+
+    finding: Finding
+    evidence: Evidence | None = None
+
+
+def found(
+    name: str, tier: int, text: str, value: float, threshold: Threshold, *, metric: str, gain: float | None = None
+) -> Found:
+    """A finding by `metric`; `gain` in percent."""
+    gain_pct = None if gain is None else round(max(0.0, gain), 1)
+    return Found(Finding(name=name, text=text, tier=tier, gain_pct=gain_pct), evidence(metric, value, threshold))
 
 
 def is_launch_bound(signals: Signals) -> bool:
@@ -50,7 +66,7 @@ def is_launch_bound(signals: Signals) -> bool:
     if signals.device.platform == "cpu" or not launch or not device:
         return False
     launches = sum(kernel.calls for kernel in signals.profile.kernels) or 1
-    return device / launches < limits.LAUNCH_US.value and launch / device >= limits.LAUNCH_RATIO.value
+    return device / launches < limits.LAUNCH_US and launch / device >= limits.LAUNCH_RATIO
 
 
 def is_small_grid(signals: Signals) -> bool:
@@ -60,13 +76,13 @@ def is_small_grid(signals: Signals) -> bool:
         return False
     if grid is not None and units and grid < units:
         return True
-    idle = signals.busiest_pct is not None and signals.busiest_pct < limits.BUSY.value
+    idle = signals.busiest_pct is not None and signals.busiest_pct < limits.BUSY
     return waves is not None and waves < 1 and idle
 
 
 def _impossible(signals: Signals) -> Verdict | None:
     limit, pct = signals.roof.limit, signals.roof_pct
-    if limit is None or pct is None or pct <= limits.IMPOSSIBLE.value:
+    if limit is None or pct is None or pct <= limits.IMPOSSIBLE:
         return None
     why = (
         f"the call seems to run at {pct:.0f} % of the {limit.what}: its data stay in a cache, or the declared bytes or "
@@ -85,20 +101,14 @@ def _launch_bound(signals: Signals) -> Verdict | None:
 
 def _at_memory_roof(signals: Signals) -> Verdict | None:
     nominal, measured = signals.metrics.get("dram_pct"), signals.dram_measured_pct
-    rows = [
-        evidence(name, value, threshold)
-        for name, value, threshold in (
-            ("dram_pct", nominal, limits.HIGH),
-            ("dram_measured_pct", measured, limits.MEASURED_HIGH),
-        )
-        if value is not None
-    ]
+    seen = (("dram_pct", nominal, limits.HIGH), ("dram_measured_pct", measured, limits.MEASURED_HIGH))
+    rows = [evidence(name, value, threshold) for name, value, threshold in seen if value is not None]
     if not any(row.value >= row.threshold for row in rows):
         return None
     shown = f"{nominal:.0f} % of the nominal bandwidth" if nominal is not None else f"{measured:.0f} % of the measured"
     if signals.redundancy is not None:
         rows.append(evidence("redundancy", signals.redundancy, limits.REDUNDANCY))
-        if signals.redundancy > limits.REDUNDANCY.value:
+        if signals.redundancy > limits.REDUNDANCY:
             why = f"DRAM runs at {shown}, but moves {signals.redundancy:.1f} times the bytes that the problem needs"
             return Verdict("memory", why, tuple(rows))
     if signals.compute:
@@ -107,19 +117,20 @@ def _at_memory_roof(signals: Signals) -> Verdict | None:
 
 
 def _at_compute_roof(signals: Signals) -> Verdict | None:
-    limit, pct = signals.roof.compute, signals.roof.pct("compute", signals.latency_us)
-    if limit is None or pct is None or signals.roof.side != "compute":
-        return None
-    threshold = limits.MEASURED_HIGH if limit.measured else limits.HIGH
-    if pct < threshold.value:
+    limit, pct = signals.roof.compute, signals.roof_pct
+    if limit is None or pct is None or signals.roof.side != "compute" or pct < _roof_threshold(limit):
         return None
     why = f"the operations run at {pct:.0f} % of the {limit.what}, and only fewer or narrower ones can be faster"
-    return Verdict("at_roof", why, (evidence("compute_roof_pct", pct, threshold),), "compute")
+    return Verdict("at_roof", why, (evidence("compute_roof_pct", pct, _roof_threshold(limit)),), "compute")
+
+
+def _roof_threshold(limit: Limit) -> Threshold:
+    return limits.MEASURED_HIGH if limit.measured else limits.HIGH
 
 
 def _small_grid(signals: Signals) -> Verdict | None:
     busiest = signals.busiest_pct
-    if not is_small_grid(signals) or busiest is None or busiest >= limits.BUSY.value:
+    if not is_small_grid(signals) or busiest is None or busiest >= limits.BUSY:
         return None
     grid = signals.metrics.get("grid_blocks")
     size = f"{grid:.0f} blocks" if grid is not None else f"{signals.metrics['waves']:.2f} waves"
@@ -131,10 +142,10 @@ def _busier(signals: Signals) -> Verdict | None:
     """Memory or arithmetic where one is busy; both when they are about equal."""
     memory, compute = signals.memory, signals.compute
     known = [unit for unit in (memory, compute) if unit]
-    if not known or max(unit[1] for unit in known) < limits.BUSY.value:
+    if not known or max(unit[1] for unit in known) < limits.BUSY:
         return None
     rows = tuple(evidence(*unit, limits.BUSY) for unit in known)
-    equal = memory is not None and compute is not None and abs(memory[1] - compute[1]) < limits.MARGIN.value
+    equal = memory is not None and compute is not None and abs(memory[1] - compute[1]) < limits.MARGIN
     if equal and not _feeds_arithmetic(signals):
         shown = " and ".join(f"{name} ({pct:.0f} %)" for name, pct in known)
         return Verdict("balanced", f"{shown} are about equally busy", rows)
@@ -151,21 +162,20 @@ def _feeds_arithmetic(signals: Signals) -> bool:
 
 def _wasteful(signals: Signals) -> Verdict | None:
     """Nothing is busy, but accesses throw half of what they fetch away: the latency is the memory path's."""
-    used = [
-        signals.metrics[name] for name in ("bytes_per_sector_load", "bytes_per_sector_store") if name in signals.metrics
-    ]
+    used, _ = signals.sector_use or (32.0, "")
     memory, compute = signals.memory, signals.compute
-    if not used or min(used) >= limits.SECTOR_HALF.value or memory is None or (compute and compute[1] > memory[1]):
+    if used >= limits.SECTOR_HALF or memory is None or (compute and compute[1] > memory[1]):
         return None
-    why = f"only {min(used):.1f} of every 32 bytes fetched are used, and {memory[0]} is the busiest unit"
-    rows = (evidence("bytes_per_sector", min(used), limits.SECTOR_HALF), evidence(*memory, limits.BUSY))
-    return Verdict("memory", why, rows)
+    why = f"only {used:.1f} of every 32 bytes fetched are used, and {memory[0]} is the busiest unit"
+    return Verdict(
+        "memory", why, (evidence("bytes_per_sector", used, limits.SECTOR_HALF), evidence(*memory, limits.BUSY))
+    )
 
 
 def _near_compute_roof(signals: Signals) -> Verdict | None:
     """No counter is high, and yet the operations run at most of the rate that a library was measured at."""
-    limit, pct = signals.roof.compute, signals.roof.pct("compute", signals.latency_us)
-    if limit is None or pct is None or not limit.measured or signals.roof.side != "compute" or pct < limits.BUSY.value:
+    limit, pct = signals.roof.compute, signals.roof_pct
+    if limit is None or pct is None or not limit.measured or signals.roof.side != "compute" or pct < limits.BUSY:
         return None
     why = f"the operations run at {pct:.0f} % of the {limit.what}, though no unit's counter is high"
     return Verdict("compute", why, (evidence("compute_roof_pct", pct, limits.BUSY),))
@@ -203,22 +213,19 @@ def _by_roofline(signals: Signals, documented: str | None) -> Verdict:
         return _by_intensity(signals, documented)
     rows = tuple(evidence(f"{side}_roof_pct", pct, limits.BUSY) for side, pct in shares.items())
     top = max(shares, key=shares.__getitem__)
-    if shares[top] < limits.BUSY.value:
+    if shares[top] < limits.BUSY:
         return _far_below(signals, documented, shares[top], rows)
-    if len(shares) == 2 and abs(shares["memory"] - shares["compute"]) < limits.MARGIN.value:
+    if len(shares) == 2 and abs(shares["memory"] - shares["compute"]) < limits.MARGIN:
         return Verdict("balanced", "bytes and operations need about the same time", rows)
     return Verdict(BOUNDS[top], f"the call reaches {shares[top]:.0f} % of its {top} roof", rows)
 
 
 def _at_analytic_roof(signals: Signals) -> Verdict | None:
     limit, pct, side = signals.roof.limit, signals.roof_pct, signals.roof.side
-    if limit is None or pct is None:
+    if limit is None or pct is None or pct < _roof_threshold(limit):
         return None
-    threshold = limits.MEASURED_HIGH if limit.measured else limits.HIGH
-    if pct < threshold.value:
-        return None
-    why = f"the call reaches {pct:.0f} % of the {limit.what}"
-    return Verdict("at_roof", why, (evidence(f"{side}_roof_pct", pct, threshold),), side)
+    rows = (evidence(f"{side}_roof_pct", pct, _roof_threshold(limit)),)
+    return Verdict("at_roof", f"the call reaches {pct:.0f} % of the {limit.what}", rows, side)
 
 
 def _far_below(signals: Signals, documented: str | None, pct: float, rows: tuple[Evidence, ...]) -> Verdict:

@@ -95,7 +95,7 @@ def diagnose(
     stop = _stop(signals)
     return Diagnosis(
         bound=verdict.bound,
-        summary=_summary(signals, verdict, findings),
+        summary=_summary(signals, verdict, findings, ideas),
         evidence=list(dict.fromkeys([*verdict.evidence, *(one.evidence for one in found if one.evidence)])),
         findings=findings,
         tiers=tiers,
@@ -126,12 +126,12 @@ def _headroom(signals: Signals) -> float | None:
 
 def _stop(signals: Signals) -> str:
     limit, pct = signals.roof.limit, signals.roof_pct
-    if limit is None or pct is None or not STOP.value <= pct:
+    if limit is None or pct is None or not pct >= STOP:
         return ""
     return f"{min(pct, 100):.0f} % of the {limit.what}: what is left is under the noise floor of a benchmark."
 
 
-def _summary(signals: Signals, verdict: Verdict, findings: Sequence[Finding]) -> str:
+def _summary(signals: Signals, verdict: Verdict, findings: Sequence[Finding], ideas: Sequence[Idea]) -> str:
     sentences = [f"{verdict.bound}: {verdict.why}."]
     headroom = _headroom(signals)
     if signals.roof.limit and verdict.bound != "unclear" and headroom and not _stop(signals):
@@ -145,6 +145,8 @@ def _summary(signals: Signals, verdict: Verdict, findings: Sequence[Finding]) ->
         )
     if not signals.counters:
         sentences.append(f"No counters ({signals.profile.rung}): tier 1 comes first, since tuning is always safe.")
+        if ideas and ideas[0].tier != SAFE_TIER:
+            sentences.append("Ideas for what was seen come before that.")
     return " ".join(sentences)
 
 

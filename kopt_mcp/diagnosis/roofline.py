@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,11 +62,21 @@ def roof_of(
     says the same.
     """
     name = short_dtype(dtype)
-    rate = _rate(device, name)
-    if name == "fp32" and (faster := _rate(device, "tf32")):
-        beyond = rate is not None and duration_us is not None and flops > duration_us * 1e6 * rate[0].value
-        name, rate = ("tf32", faster) if tensor or beyond else (name, rate)
-    return Roof(_memory(device, bytes_needed), _compute(rate, name, flops))
+    rate, tf32 = (_rate(device.measured_tflops.get(one), device.tflops.get(one)) for one in (name, "tf32"))
+    if name == "fp32" and tf32:
+        beyond = rate is not None and duration_us is not None and flops > duration_us * 1e6 * rate[0]
+        name, rate = ("tf32", tf32) if tensor or beyond else (name, rate)
+    memory = compute = None
+    if found := _rate(device.measured_gbps, device.bandwidth_gbps):
+        gbps, measured = found
+        stream = "triad" if device.platform == "cpu" else "copy"
+        memory = Limit(
+            bytes_needed / (gbps * 1e3), f"measured {stream} rate" if measured else "nominal bandwidth", measured
+        )
+    if rate:
+        tflops, measured = rate
+        compute = Limit(flops / (tflops * 1e6), f"{'measured' if measured else 'nominal'} {name} rate", measured)
+    return Roof(memory, compute)
 
 
 def short_dtype(dtype: str) -> str:
@@ -76,33 +85,7 @@ def short_dtype(dtype: str) -> str:
     return "fp8" if name.startswith(("float8", "fp8")) else DTYPES.get(name, name)
 
 
-def _memory(device: Device, size: float) -> Limit | None:
-    found = _prefer(device.measured_gbps, device.bandwidth_gbps)
-    if found is None:
-        return None
-    peak, measured = found
-    stream = "triad" if device.platform == "cpu" else "copy"
-    what = f"measured {stream} rate" if measured else "nominal bandwidth"
-    return Limit(size / (peak.value * 1e3), what, measured)
-
-
-def _compute(rate: tuple[Peak, bool] | None, name: str, flops: float) -> Limit | None:
-    if rate is None:
-        return None
-    peak, measured = rate
-    return Limit(flops / (peak.value * 1e6), f"{'measured' if measured else 'nominal'} {name} rate", measured)
-
-
-def _rate(device: Device, name: str) -> tuple[Peak, bool] | None:
-    return _prefer(_get(device.measured_tflops, name), _get(device.tflops, name))
-
-
-def _get(peaks: Mapping[str, Peak], name: str) -> Peak | None:
-    peak = peaks.get(name)
-    return peak if peak and peak.value > 0 else None
-
-
-def _prefer(measured: Peak | None, nominal: Peak | None) -> tuple[Peak, bool] | None:
-    if measured and measured.value > 0:
-        return measured, True
-    return (nominal, False) if nominal and nominal.value > 0 else None
+def _rate(measured: Peak | None, nominal: Peak | None) -> tuple[float, bool] | None:
+    """The measured rate, else the nominal one, and which it is."""
+    known = ((peak.value, peak is measured) for peak in (measured, nominal) if peak and peak.value > 0)
+    return next(known, None)

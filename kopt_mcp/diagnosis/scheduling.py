@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from kopt_mcp.diagnosis import thresholds as limits
-from kopt_mcp.diagnosis.bound import Verdict, is_launch_bound, is_small_grid
-from kopt_mcp.diagnosis.found import Found, capped, found
+from kopt_mcp.diagnosis.bound import Found, Verdict, found, is_launch_bound, is_small_grid
 from kopt_mcp.diagnosis.signals import Signals
 from kopt_mcp.diagnosis.thresholds import Threshold
 
@@ -58,19 +59,19 @@ def small_grid(signals: Signals, _: Verdict) -> Found | None:
 
 def tail(signals: Signals, _: Verdict) -> Found | None:
     waves = signals.metrics.get("waves")
-    if waves is None or waves < 1 or waves // 1 > limits.TAIL_WAVES.value or waves % 1 == 0:
+    if waves is None or waves < 1 or waves // 1 > limits.TAIL_WAVES or waves % 1 == 0:
         return None
-    rounds = waves // 1 + 1
+    rounds = math.ceil(waves)
     idle = 100 * (rounds - waves) / rounds
-    if idle < limits.TAIL_IDLE_PCT.value:
+    if idle < limits.TAIL_IDLE_PCT:
         return None
-    text = f"{waves:.2f} waves run as {rounds:.0f}, {idle:.0f} % of the time idle: change the tile, or persist."
+    text = f"{waves:.2f} waves run as {rounds}, {idle:.0f} % of the time idle: change the tile, or persist."
     return found("tail", 4, text, idle, limits.TAIL_IDLE_PCT, metric="tail_idle_pct", gain=idle)
 
 
 def spills(signals: Signals, _: Verdict) -> Found | None:
     spilled = signals.metrics.get("spill_bytes", 0.0)
-    if spilled <= limits.SPILL_BYTES.value:
+    if spilled <= limits.SPILL_BYTES:
         return None
     registers = signals.metrics.get("registers")
     at = f" at {registers:.0f} registers" if registers else ""
@@ -80,17 +81,22 @@ def spills(signals: Signals, _: Verdict) -> Found | None:
 
 def _occupancy_matters(signals: Signals, verdict: Verdict) -> bool:
     tensor = signals.metrics.get("tensor_pct", 0.0)
-    return verdict.bound != "at_roof" and tensor <= limits.TENSOR_KERNEL.value
+    return verdict.bound != "at_roof" and tensor <= limits.TENSOR_KERNEL
+
+
+def _capped(signals: Signals, gain: float) -> float:
+    """Better scheduling cannot gain more than what the busiest unit has left, in percent."""
+    return gain if signals.busiest_pct is None else min(gain, 100 - signals.busiest_pct)
 
 
 def low_occupancy(signals: Signals, verdict: Verdict) -> Found | None:
     theoretical = signals.metrics.get("occupancy_theoretical_pct")
-    if theoretical is None or theoretical >= limits.OCCUPANCY.value or not _occupancy_matters(signals, verdict):
+    if theoretical is None or theoretical >= limits.OCCUPANCY or not _occupancy_matters(signals, verdict):
         return None
     limiter = signals.facts.get("occupancy_limiter", "").replace("_", " ")
     because = f", limited by {limiter}" if limiter else ""
     text = f"At most {theoretical:.0f} % of the warp slots can be used{because}."
-    gain = capped(signals, 100 - theoretical)
+    gain = _capped(signals, 100 - theoretical)
     return found("low-occupancy", 4, text, theoretical, limits.OCCUPANCY, metric="occupancy_theoretical_pct", gain=gain)
 
 
@@ -99,12 +105,12 @@ def imbalance(signals: Signals, verdict: Verdict) -> Found | None:
     if theoretical is None or achieved is None or not _occupancy_matters(signals, verdict):
         return None
     gap = theoretical - achieved
-    if gap <= limits.IMBALANCE.value:
+    if gap <= limits.IMBALANCE:
         return None
     text = (
         f"{achieved:.0f} % of the warp slots are used of {theoretical:.0f} % possible: blocks are uneven, few or short."
     )
-    gain = capped(signals, 100 * gap / theoretical)
+    gain = _capped(signals, 100 * gap / theoretical)
     return found("imbalance", 4, text, gap, limits.IMBALANCE, metric="occupancy_gap_pct", gain=gain)
 
 
@@ -115,20 +121,13 @@ def top_stall(signals: Signals, verdict: Verdict) -> Found | None:
     shares = {reason: signals.metrics.get(f"stall_{reason}_pct", 0.0) for reason in STALLS}
     reason = max(shares, key=shares.__getitem__)
     issue = signals.metrics.get("issue_pct")
-    if shares[reason] <= limits.STALL.value or (issue is not None and issue >= limits.ISSUE.value):
+    if shares[reason] <= limits.STALL or (issue is not None and issue >= limits.ISSUE):
         return None
     tier, waits_for = STALLS[reason]
-    gain = shares[reason] if issue is None else min(shares[reason], 100 - issue)
+    gain = _capped(signals, shares[reason] if issue is None else min(shares[reason], 100 - issue))
     text = f"Warps spend {shares[reason]:.0f} % of their time on {reason}: waiting for {waits_for}."
-    return found(
-        f"stall-{reason}",
-        tier,
-        text,
-        shares[reason],
-        limits.STALL,
-        metric=f"stall_{reason}_pct",
-        gain=capped(signals, gain),
-    )
+    metric = f"stall_{reason}_pct"
+    return found(f"stall-{reason}", tier, text, shares[reason], limits.STALL, metric=metric, gain=gain)
 
 
 def odd_block(signals: Signals, _: Verdict) -> Found | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,9 +40,8 @@ class Signals:
     @cached_property
     def device_us(self) -> float | None:
         """Device time of one call, all kernels together."""
-        times = [kernel.metrics.get("duration_us") for kernel in self.profile.kernels]
-        known = [time for time in times if time is not None]
-        return sum(known) if known and len(known) == len(times) else self.metrics.get("duration_us")
+        total = self._total("duration_us")
+        return self.metrics.get("duration_us") if total is None else total
 
     @cached_property
     def latency_us(self) -> float | None:
@@ -67,17 +67,27 @@ class Signals:
     @cached_property
     def redundancy(self) -> float | None:
         """Bytes moved / bytes needed, over all kernels."""
-        moved = [kernel.metrics.get("dram_bytes") for kernel in self.profile.kernels]
-        known = [size for size in moved if size is not None]
-        if not known or len(known) < len(moved) or not self.bytes_needed:
-            return None
-        return sum(known) / self.bytes_needed
+        moved = self._total("dram_bytes")
+        return moved / self.bytes_needed if moved is not None and self.bytes_needed else None
+
+    def _total(self, metric: str) -> float | None:
+        """Over all kernels; None unless every one has it."""
+        values = [kernel.metrics.get(metric) for kernel in self.profile.kernels]
+        known = [value for value in values if value is not None]
+        return sum(known) if known and len(known) == len(values) else None
 
     @cached_property
     def dram_measured_pct(self) -> float | None:
         """The main kernel's memory traffic in percent of the bandwidth measured on the device."""
         moved, time, peak = self.metrics.get("dram_bytes"), self.metrics.get("duration_us"), self.device.measured_gbps
         return 100 * moved / time / (peak.value * 1e3) if moved is not None and time and peak and peak.value else None
+
+    @cached_property
+    def sector_use(self) -> tuple[float, str] | None:
+        """Bytes used of the 32 of a sector by the worse kind of access, and which: `load` or `store`."""
+        names = {kind: f"bytes_per_sector_{kind}" for kind in ("load", "store")}
+        used = [(self.metrics[name], kind) for kind, name in names.items() if name in self.metrics]
+        return min(used, default=None)
 
     @cached_property
     def memory(self) -> tuple[str, float] | None:
@@ -88,7 +98,7 @@ class Signals:
         # All DRAM traffic passes the L2, whose figure runs a little above: it speaks for itself only when well above.
         dram = found.get("dram_pct", found.get("dram_measured_pct"))
         l2 = self.metrics.get("l2_pct")
-        if l2 is not None and (dram is None or l2 - dram >= MARGIN.value):
+        if l2 is not None and (dram is None or l2 - dram >= MARGIN):
             found["l2_pct"] = l2
         return max(found.items(), key=lambda item: item[1]) if found else None
 
@@ -98,9 +108,8 @@ class Signals:
 
         Not `sm_pct`: that is the busiest unit of any kind, and reads 64 % on a kernel that merely streams memory.
         """
-        found = {name: self.metrics[name] for name in MATH_PIPES if name in self.metrics}
-        if self.metrics.get("issue_pct", 0.0) >= HIGH.value:
-            found["issue_pct"] = self.metrics["issue_pct"]
+        pipes = MATH_PIPES + (("issue_pct",) if self.metrics.get("issue_pct", 0.0) >= HIGH else ())
+        found = {name: self.metrics[name] for name in pipes if name in self.metrics}
         return max(found.items(), key=lambda item: item[1]) if found else None
 
     @cached_property
@@ -157,17 +166,13 @@ def gather(
 
 def main_kernel(profile: Profile, static: Sequence[StaticKernel]) -> StaticKernel | None:
     """The compiled kernel with the largest share; the first one where nothing was timed by name."""
-    by_name = {kernel.name: kernel for kernel in static}
-    for kernel in profile.kernels[:1]:
-        return by_name.get(kernel.name)
-    return static[0] if static else None
+    if not profile.kernels:
+        return static[0] if static else None
+    return {kernel.name: kernel for kernel in static}.get(profile.kernels[0].name)
 
 
 def compiled_metrics(kernel: StaticKernel) -> dict[str, float]:
     """What the compiler says of a kernel, under a profile's names; what it does not say is left out."""
-    blocks = 1.0
-    for extent in kernel.grid:
-        blocks *= extent
     values = {
         "registers": kernel.registers,
         "spill_bytes": None if kernel.spills is None else kernel.spills * SPILL_WORD_BYTES,
@@ -176,7 +181,7 @@ def compiled_metrics(kernel: StaticKernel) -> dict[str, float]:
         "store_bytes": kernel.store_bytes,
         "occupancy_theoretical_pct": kernel.occupancy_pct,
         "waves": kernel.waves,
-        "grid_blocks": blocks if kernel.grid else None,
+        "grid_blocks": math.prod(kernel.grid) if kernel.grid else None,
         "block_threads": kernel.block_threads,
     }
     return {name: float(value) for name, value in values.items() if value is not None}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 SOL_RULE = "Nsight Compute rule SOLBottleneck"
 OWN = "kopt-mcp"
 
 
-@dataclass(frozen=True)
-class Threshold:
+class Threshold(float):
     """A limit in the unit of the metric it is compared with."""
 
-    value: float
     source: str
+
+    def __new__(cls, value: float, source: str) -> Threshold:
+        threshold = super().__new__(cls, value)
+        threshold.source = source
+        return threshold
 
 
 BUSY = Threshold(60.0, SOL_RULE)
