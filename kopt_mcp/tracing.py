@@ -1,7 +1,7 @@
 """Solutions in, traces out: what `evaluate` adds for FlashInfer-Bench and SOL-ExecBench.
 
-A trace holds the time of a solution beside that of the definition's reference, so that the reference is what the
-solution is timed in turns with.
+A trace holds the time of a solution on a workload beside that of the definition's reference, so that the reference is
+what the solution is timed in turns with.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,39 @@ from kopt_mcp.errors import InputRefused, ProblemInvalid, WorkspaceFailed
 from kopt_mcp.evaluator.records import Evaluation, WorkloadResult
 from kopt_mcp.problem import ProblemError
 from kopt_mcp.problems import Recognition
-from kopt_mcp.problems.definitions import definition_of, names_of, workloads_of
-from kopt_mcp.problems.solutions import kernel_text, solution_of, trace_of
+from kopt_mcp.problems.definitions import Workload, definition_of, names_of, workloads_of
+from kopt_mcp.problems.solutions import kernel_text, solution_of
+
+STATUSES = {
+    "PASSED": "PASSED",
+    "INCORRECT_SHAPE": "INCORRECT_SHAPE",
+    "INCORRECT_DTYPE": "INCORRECT_DTYPE",
+    "INCORRECT_NUMERICAL": "INCORRECT_NUMERICAL",
+    "COMPILE_ERROR": "COMPILE_ERROR",
+    "RUNTIME_ERROR": "RUNTIME_ERROR",
+    "OUT_OF_MEMORY": "RUNTIME_ERROR",
+    "TIMEOUT": "TIMEOUT",
+    "CHEATED": "REWARD_HACK",
+    "SUSPECT": "REWARD_HACK",
+    "INVALID_PROBLEM": "INVALID_REFERENCE",
+}
+"""Our statuses in their words; those that are left out say nothing about the solution, and leave no trace."""
+ONLY_SOL = ("REWARD_HACK", "INVALID_REFERENCE")
+"""Statuses that FlashInfer-Bench has no word for: it would refuse the trace, so that none is written."""
 
 
 @dataclass(frozen=True)
 class Traced:
     """A definition whose traces are asked for, and the file that they are appended to."""
 
-    found: Recognition
+    definition: Path
     solution: str
     file: Path
 
     def reference(self, folder: Path) -> Path:
         """The definition's reference as a kernel file in `folder`."""
         path = folder / "reference.py"
-        path.write_text(definition_of(self.found.path).reference, encoding="utf-8")
+        path.write_text(definition_of(self.definition).reference, encoding="utf-8")
         return path
 
     def write(self, checked: Evaluation, timed: Evaluation, hardware: str) -> int:
@@ -41,21 +58,65 @@ class Traced:
         Raises:
             WorkspaceFailed: the file cannot be written.
         """
-        definition = definition_of(self.found.path)
-        given = workloads_of(self.found.path, definition)
+        definition = definition_of(self.definition)
+        given = workloads_of(self.definition, definition)
         results = _together(checked, timed)
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        where = {
+            "environment": {"hardware": hardware, "libs": dict(timed.environment)},
+            "timestamp": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
         lines = []
         for name, workload in zip(names_of(given), given, strict=True):
-            if (result := results.get(name)) is not None:
-                trace = trace_of(definition, workload, self.solution, result, hardware, timed.environment, now)
-                lines += [json.dumps(trace, allow_nan=False)] if trace else []
+            if name in results and (outcome := outcome_of(workload, results[name])):
+                trace = {"definition": definition.name, "workload": workload.written, "solution": self.solution}
+                lines.append(json.dumps({**trace, "evaluation": {**outcome, **where}}, allow_nan=False))
         try:
             with self.file.open("a", encoding="utf-8") as out:
                 out.writelines(line + "\n" for line in lines)
         except OSError as error:
             raise WorkspaceFailed(f"{self.file} cannot be written: {error.strerror}; name another file.") from error
         return len(lines)
+
+
+def outcome_of(workload: Workload, result: WorkloadResult) -> dict[str, Any] | None:
+    """What a trace says of a solution on a workload; None where nothing was found out."""
+    status = STATUSES.get(result.status)
+    timing, incumbent = result.timing, result.incumbent
+    if status is None or (workload.in_trace and status in ONLY_SOL):
+        return None
+    correctness = performance = None
+    if status in ("PASSED", "INCORRECT_NUMERICAL"):
+        correctness = {
+            "max_relative_error": result.max_rel_error or 0.0,
+            "max_absolute_error": result.max_abs_error or 0.0,
+            "extra": {"share_of_allowed_error": result.error_ratio, "checks": result.checks},
+        }
+    if status == "PASSED":
+        if timing is None or incumbent is None:
+            return None
+        performance = {
+            "latency_ms": timing.latency_us / 1e3,
+            "reference_latency_ms": incumbent.latency_us / 1e3,
+            "speedup_factor": incumbent.latency_us / timing.latency_us,
+        }
+    return {"status": status, "log": result.detail, "correctness": correctness, "performance": performance}
+
+
+def _together(checked: Evaluation, timed: Evaluation) -> Mapping[str, WorkloadResult]:
+    """Each workload's verdict: the first that is not a pass, with the times of the one and the errors of the other."""
+    made = {r.workload: r for r in checked.workloads}
+    for result in timed.workloads:
+        first = made.setdefault(result.workload, result)
+        if first is not result and first.status == "PASSED":
+            made[result.workload] = replace(
+                first,
+                status=result.status,
+                detail=result.detail,
+                timing=result.timing,
+                incumbent=result.incumbent,
+                checks=first.checks + result.checks,
+            )
+    return made
 
 
 def traced(found: Recognition | None, file: Path | None, kernel: Path, against: Path | None) -> Traced | None:
@@ -72,7 +133,7 @@ def traced(found: Recognition | None, file: Path | None, kernel: Path, against: 
         )
     if against is not None:
         raise InputRefused("--trace times the kernel beside the definition's reference; drop --against.")
-    return Traced(found, _solution_name(kernel), file)
+    return Traced(found.path, solution_of(kernel).name if kernel.suffix == ".json" else kernel.stem, file)
 
 
 def kernel_of(path: Path, folder: Path) -> Path:
@@ -107,24 +168,3 @@ def require_same(kernel: Path, found: Recognition | None) -> None:
             f"{kernel.name} is a solution of {named[:80]!r}, and the problem is {own or 'no definition'!r}; name its "
             "own definition.json."
         )
-
-
-def _solution_name(kernel: Path) -> str:
-    return solution_of(kernel).name if kernel.suffix == ".json" else kernel.stem
-
-
-def _together(checked: Evaluation, timed: Evaluation) -> dict[str, Mapping[str, Any]]:
-    """Each workload's verdict: the first that is not a pass, with the times of the one and the errors of the other."""
-    errors = {r.workload: r for r in checked.workloads}
-    times = {r.workload: r for r in timed.workloads}
-    return {name: _one(errors.get(name), times.get(name)) for name in {**errors, **times}}
-
-
-def _one(checked: WorkloadResult | None, timed: WorkloadResult | None) -> Mapping[str, Any]:
-    first = checked or timed
-    assert first is not None
-    made = asdict(first)
-    if checked is not None and timed is not None and checked.status == "PASSED":
-        made |= {key: asdict(timed)[key] for key in ("status", "detail", "timing", "incumbent")}
-        made["checks"] = checked.checks + timed.checks
-    return made

@@ -6,6 +6,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from tasks import Task, load, written
 
 from kopt_mcp.__main__ import main
 from kopt_mcp.evaluator.client import LocalEvaluator
+from kopt_mcp.evaluator.records import Timing, WorkloadResult
 from kopt_mcp.problem import ProblemError, Spec
 from kopt_mcp.problems import Recognition, definitions, flashinfer, recognise, solutions
+from kopt_mcp.tracing import outcome_of
 
 REFERENCE = """
 import torch
@@ -384,37 +387,25 @@ def test_a_solution_that_is_wrong_is_told_the_field(tmp_path: Path, change: Call
         solutions.solution_of(solution(tmp_path, change))
 
 
-def result(**changed: Any) -> dict[str, Any]:
-    time = {"latency_us": 20.0}
-    done = {
-        "status": "PASSED",
-        "detail": "",
-        "error_ratio": 0.25,
-        "checks": 9,
-        "timing": time,
-        "incumbent": {"latency_us": 50.0},
-    }
-    return {**done, "max_abs_error": 1e-7, "max_rel_error": 1e-6, **changed}
+def outcome(in_trace: bool = False, **changed: Any) -> dict[str, Any] | None:
+    times = {"timing": timing(20.0), "incumbent": timing(50.0)}
+    result = WorkloadResult("w", "PASSED", "", 0.25, 9, max_abs_error=1e-7, max_rel_error=1e-6, **times)
+    return outcome_of(definitions.Workload({}, {}, {}, in_trace), replace(result, **changed))
 
 
-def trace(in_trace: bool = False, **changed: Any) -> dict[str, Any] | None:
-    definition = definitions.Definition("d", "", {}, (), {}, (), (), "", None, ())
-    workload = definitions.Workload({}, {}, {"uuid": "u", "axes": {}, "inputs": {}}, in_trace)
-    return solutions.trace_of(
-        definition, workload, "s", result(**changed), "GPU", {"torch": "2"}, "2026-01-01T00:00:00+00:00"
-    )
+def timing(latency_us: float) -> Timing:
+    return Timing(latency_us, latency_us, latency_us, 1, "wall", "l2_cold")
 
 
 def test_a_trace_holds_the_time_beside_the_references() -> None:
-    made = trace()
+    made = outcome()
     assert made is not None
-    assert made["evaluation"]["performance"] == {
+    assert made["performance"] == {
         "latency_ms": 0.02,
         "reference_latency_ms": 0.05,
         "speedup_factor": 2.5,
     }
-    assert made["evaluation"]["correctness"]["max_absolute_error"] == 1e-7
-    assert made["workload"] == {"uuid": "u", "axes": {}, "inputs": {}}
+    assert made["correctness"]["max_absolute_error"] == 1e-7
 
 
 @pytest.mark.parametrize(
@@ -428,18 +419,17 @@ def test_a_trace_holds_the_time_beside_the_references() -> None:
     ],
 )
 def test_a_failure_has_their_word_and_no_performance(status: str, word: str, correctness: bool) -> None:
-    made = trace(status=status)
+    made = outcome(status=status)
     assert made is not None
-    evaluation = made["evaluation"]
-    assert (evaluation["status"], evaluation["performance"]) == (word, None)
-    assert (evaluation["correctness"] is not None) is correctness
+    assert (made["status"], made["performance"]) == (word, None)
+    assert (made["correctness"] is not None) is correctness
 
 
 def test_what_was_not_found_out_leaves_no_trace() -> None:
-    assert trace(status="INCONCLUSIVE") is None
-    assert trace(status="DEVICE_BUSY") is None
-    assert trace(timing=None) is None
-    assert trace(in_trace=True, status="CHEATED") is None  # FlashInfer-Bench has no word for it
+    assert outcome(status="INCONCLUSIVE") is None
+    assert outcome(status="DEVICE_BUSY") is None
+    assert outcome(timing=None) is None
+    assert outcome(in_trace=True, status="CHEATED") is None  # FlashInfer-Bench has no word for it
 
 
 def test_a_solution_is_evaluated_and_its_traces_are_appended(
@@ -451,7 +441,7 @@ def test_a_solution_is_evaluated_and_its_traces_are_appended(
     assert main(["--root", str(tmp_path), *arguments]) == 0
     assert "1 traces were appended to" in capsys.readouterr().out
     (line,) = [json.loads(one) for one in out.read_text().splitlines()]
-    assert (line["definition"], line["solution"], line["workload"]["uuid"]) == (DEFINITION["name"], "two files", "one")
+    assert (line["definition"], line["solution"], line["workload"]) == (DEFINITION["name"], "two files", WORKLOAD)
     assert line["evaluation"]["status"] == "PASSED"
     assert line["evaluation"]["performance"]["reference_latency_ms"] > 0
 

@@ -6,8 +6,8 @@ What is known after a run is what the script printed: nothing was checked and no
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -49,7 +49,7 @@ TRUST = f"trust: reported. The test script judged and timed the kernel itself. {
 
 
 class ReportedEvaluator:
-    """See the module."""
+    """See the module, and `Evaluator` for what its methods answer."""
 
     def __init__(
         self, inner: Evaluator, run: RunScript, script: Script, watch: Watch | None = None, least_s: float = LEAST_S
@@ -67,23 +67,23 @@ class ReportedEvaluator:
         self._least_s = least_s
 
     def torch_device(self, device: str) -> TorchDevice:
-        """See `Evaluator`."""
+        """As it is."""
         return self._inner.torch_device(device)
 
     def ceilings(self, device: str, watch: Watch) -> Ceilings:
-        """See `Evaluator`; these are measured."""
+        """These are measured."""
         return self._inner.ceilings(device, watch)
 
     def describe(self, problem: Path, sha256: str, device: str) -> ProblemInfo:
-        """See `Evaluator`: what a run on the kernel as it lies in the project reports.
+        """What a run on the kernel as it lies in the project reports.
 
         Raises:
             ProblemInvalid: it does not pass, or reports no figure.
         """
         del problem, sha256
-        with _folders(1) as (folder,):
-            kernel = self._script.root / self._script.kernel
-            report, _ = self._once(kernel, device, folder, self._least_s, self._watch)
+        kernel = self._script.root / self._script.kernel
+        with _folder() as folder:
+            report, _ = self._once(kernel, device, Path(folder).resolve(), self._least_s, self._watch)
         if report.status != "PASSED":
             raise ProblemInvalid(
                 f"{self._script.path} does not pass on {self._script.kernel} ({report.status}): {report.detail}; there "
@@ -95,15 +95,15 @@ class ReportedEvaluator:
                 "larger; have it print one of them."
             )
         name = report.kernel or Path(self._script.path).stem.removeprefix("test_")
-        return ProblemInfo(name, Path(self._script.kernel).stem, _bound(report.lines), tuple(map(_info, report.lines)))
+        return ProblemInfo(name, kernel.stem, _bound(report.lines), tuple(map(_info, report.lines)))
 
     def check_problem(self, problem: Path, sha256: str, device: str, watch: Watch) -> list[Mutant]:
-        """See `Evaluator`: none, since a script keeps its reference to itself."""
+        """None, since a script keeps its reference to itself."""
         del problem, sha256, device, watch
         return []
 
     def kernel_times(self, job: Job, workload: str, watch: Watch) -> list[KernelTime]:
-        """See `Evaluator`.
+        """Never possible.
 
         Raises:
             ToolUnavailable: always; a call of the kernel cannot be told from the rest of the script.
@@ -112,47 +112,45 @@ class ReportedEvaluator:
         raise ToolUnavailable(f"a script's calls of the kernel cannot be told from its own work. {HOW_TO_MEASURE}")
 
     def evaluate(self, job: Job, watch: Watch) -> Evaluation:
-        """See `Evaluator`; each run is a process of its own, candidate and incumbent in turns."""
-        self._unchanged()
-        paired = job.kind == "benchmark" and job.incumbent is not None
+        """Each run is a process of its own, candidate and incumbent in turns."""
+        self._require_unchanged()
+        versions = [Path(job.candidate)]
+        if job.kind == "benchmark" and job.incumbent is not None:
+            versions.append(Path(job.incumbent))
         count = {"verify": 1, "benchmark": PAIRS, "confirm": CONFIRMING}[job.kind]
-        runs: list[list[Report]] = [[], []] if paired else [[]]
-        isolation: dict[str, str] = {}
+        runs: list[list[Report]] = [[] for _ in versions]
         timeout_s = max(job.timeout_s, self._least_s)
-        with _folders(len(runs)) as folders:
-            versions = [Path(job.candidate), Path(job.incumbent or job.candidate)][: len(runs)]
+        with _folder() as name:
+            folders = [Path(name).resolve() / str(which) for which in range(len(versions))]
             for number in range(count):
-                order = range(len(runs)) if number % 2 == 0 else reversed(range(len(runs)))
-                for which in order:
+                for which in sorted(range(len(versions)), reverse=number % 2 == 1):
+                    folders[which].mkdir(exist_ok=True)
                     watch.progress(number / count, f"run {number + 1} of {count}")
-                    report, isolation = self._once(
-                        versions[which], job.device, folders[which], timeout_s, watch, job.workloads
-                    )
+                    report, isolation = self._once(versions[which], job.device, folders[which], timeout_s, watch)
                     if report.status != "PASSED":
                         return _failed(report, which, isolation)
-                    runs[which].append(report)
+                    runs[which].append(_only(report, job.workloads))
         return _evaluation(job, runs, isolation)
 
-    def _unchanged(self) -> None:
+    def _require_unchanged(self) -> None:
         for name, expected in self._script.files.items():
             if sha256((self._script.root / name).read_bytes()).hexdigest() != expected:
                 raise WorkspaceFailed(f"{name} is not the file that was hashed; restore it, or call baseline.")
 
     def _once(
-        self,
-        version: Path,
-        device: str,
-        folder: Path,
-        timeout_s: float,
-        watch: Watch,
-        workloads: tuple[str, ...] | None = None,
+        self, version: Path, device: str, folder: Path, timeout_s: float, watch: Watch
     ) -> tuple[Report, dict[str, str]]:
         ran, isolation = self._run(self._script, version, device, folder=folder, timeout_s=timeout_s, watch=watch)
-        report = _report(ran, timeout_s)
-        if workloads is not None:
-            chosen = tuple(line for line in report.lines if line.workload in workloads)
-            report = Report(report.status, report.detail, report.kernel, chosen)
-        return report, isolation
+        return _report(ran, timeout_s), isolation
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """A private folder."""
+    return tempfile.TemporaryDirectory(prefix="kopt-script-", ignore_cleanup_errors=True)
+
+
+def _only(report: Report, workloads: tuple[str, ...] | None) -> Report:
+    return replace(report, lines=tuple(o for o in report.lines if workloads is None or o.workload in workloads))
 
 
 def _report(ran: Ran, timeout_s: float) -> Report:
@@ -161,48 +159,46 @@ def _report(ran: Ran, timeout_s: float) -> Report:
     if ran.failure or ran.returncode is None:
         raise ToolUnavailable(f"the script's interpreter cannot be started: {ran.reason}; set python in kopt.yaml.")
     report = parse(ran.stdout, ran.returncode)
-    last = ran.stderr.strip().splitlines()[-1:] or [""]
-    if report.status == "RUNTIME_ERROR" and last[0]:
-        return Report(report.status, f"{report.detail}: {last[0][:300]}")
+    last = ran.stderr.strip().rpartition("\n")[2]
+    if report.status == "RUNTIME_ERROR" and last:
+        return replace(report, detail=f"{report.detail}: {last[:300]}")
     return report
 
 
 def _failed(report: Report, which: int, isolation: dict[str, str]) -> Evaluation:
+    status, detail = report.status, report.detail
     if which == 1:
-        detail = f"the incumbent failed, not the candidate: {report.detail}"
-        return Evaluation("INCONCLUSIVE", detail, isolation=isolation, notes=(TRUST,), trust="reported")
-    return Evaluation(report.status, report.detail, isolation=isolation, notes=(TRUST,), trust="reported")
+        status, detail = "INCONCLUSIVE", f"the incumbent failed, not the candidate: {detail}"
+    return Evaluation(status, detail, isolation=isolation, notes=(TRUST,), trust="reported")
 
 
 def _evaluation(job: Job, runs: list[list[Report]], isolation: dict[str, str]) -> Evaluation:
     """What the runs say together; without times where only the verdict was asked for."""
-    names = [line.workload for line in runs[0][0].lines]
+    first = runs[0][0]
     times = [[{line.workload: _latency(line) for line in report.lines} for report in one] for one in runs]
-    results = tuple(_result(name, job, times) for name in names)
-    whole = [_mean_ratio(mine, others) for mine, others in zip(times[0], times[-1], strict=True)]
-    ratio = _ratio([r for r in whole if r is not None]) if len(runs) == 2 else None
+    results = tuple(_result(line.workload, job, times) for line in first.lines)
     figures = [line.speedup for line in runs[0][-1].lines if line.speedup is not None]
     notes = [TRUST]
     if figures:
         notes.append(f"the script reports {stats.geometric_mean(figures):.3g}x of what it compares with, on its word")
-    if any(line.latency_us is None for line in runs[0][0].lines):
+    if any(line.latency_us is None for line in first.lines):
         notes.append("the script reports a rate and no time; latency_us stands for a nominal amount of work")
     status: Status = "PASSED" if all(r.status == "PASSED" for r in results) else "INCONCLUSIVE"
-    detail = f"{runs[0][0].detail}, in {sum(map(len, runs))} run(s)"
-    return Evaluation(status, detail, results, ratio, isolation, notes=tuple(notes), trust="reported")
+    detail = f"{first.detail}, in {sum(map(len, runs))} run(s)"
+    return Evaluation(status, detail, results, _ratio(times), isolation, notes=tuple(notes), trust="reported")
 
 
 def _result(name: str, job: Job, times: list[list[dict[str, float]]]) -> WorkloadResult:
     """One workload, by name, over all runs."""
+    count = len(times[0])
     if any(name not in run for one in times for run in one):
-        return WorkloadResult(name, "INCONCLUSIVE", "not every run reports it", checks=len(times[0]))
+        return WorkloadResult(name, "INCONCLUSIVE", "not every run reports it", checks=count)
     if job.kind == "verify":
         return WorkloadResult(name, "PASSED", checks=1)
-    values = [[run[name] for run in one] for one in times]
-    timings = [_timing(one) for one in values]
-    ratio = _ratio([other / mine for mine, other in zip(*values, strict=True)]) if len(values) == 2 else None
-    incumbent = timings[1] if len(timings) == 2 else None
-    return WorkloadResult(name, "PASSED", "", None, len(values[0]), timings[0], incumbent, ratio)
+    own = [[{name: run[name]} for run in one] for one in times]
+    timings = [_timing([run[name] for run in one]) for one in times]
+    incumbent = timings[1] if len(timings) > 1 else None
+    return WorkloadResult(name, "PASSED", "", None, count, timings[0], incumbent, _ratio(own))
 
 
 def _timing(values: Sequence[float]) -> Timing:
@@ -210,32 +206,26 @@ def _timing(values: Sequence[float]) -> Timing:
     return Timing(stats.median(values), low, high, len(values), "reported", "unknown")
 
 
-def _mean_ratio(mine: Mapping[str, float], other: Mapping[str, float]) -> float | None:
-    """Geometric mean over the workloads of one pair of runs."""
-    both = [other[name] / mine[name] for name in mine if name in other]
-    return stats.geometric_mean(both) if both else None
-
-
-def _ratio(pairs: Sequence[float]) -> Ratio | None:
-    return Ratio(stats.median(pairs), min(pairs), max(pairs), len(pairs)) if pairs else None
+def _ratio(times: list[list[dict[str, float]]]) -> Ratio | None:
+    """The middle over pairs of runs, each the geometric mean over the workloads that both report."""
+    if len(times) == 1:
+        return None
+    pairs = [[other[name] / mine[name] for name in mine if name in other] for mine, other in zip(*times, strict=True)]
+    means = [stats.geometric_mean(pair) for pair in pairs if pair]
+    return Ratio(stats.median(means), min(means), max(means), len(means)) if means else None
 
 
 def _latency(line: Line) -> float:
     """The time of a workload; where only a rate is reported, that of a nominal amount of work."""
     if line.latency_us is not None:
         return line.latency_us
-    info = _info(line)
-    return info.bytes / line.gbps / 1e3 if line.gbps is not None else info.flops / (line.tflops or 1.0) / 1e6
+    return NOMINAL_BYTES / line.gbps / 1e3 if line.gbps is not None else NOMINAL_FLOPS / (line.tflops or 1.0) / 1e6
 
 
 def _info(line: Line) -> WorkloadInfo:
     """Bytes and operations as the script counts them: its rate times its time."""
-    us = line.latency_us
-    moved = (line.gbps or 0.0) * us * 1e3 if us is not None else NOMINAL_BYTES if line.gbps else 0.0
-    flops = (line.tflops or 0.0) * us * 1e6 if us is not None else NOMINAL_FLOPS if line.tflops else 0.0
-    if us is None and line.gbps and line.tflops:  # one amount of work, or the two rates would contradict each other
-        flops = NOMINAL_BYTES / line.gbps * line.tflops * 1e3
-    return WorkloadInfo(line.workload, "unknown", True, moved, flops)
+    us = _latency(line)
+    return WorkloadInfo(line.workload, "unknown", True, (line.gbps or 0.0) * us * 1e3, (line.tflops or 0.0) * us * 1e6)
 
 
 def _bound(lines: Sequence[Line]) -> Bound:
@@ -243,13 +233,3 @@ def _bound(lines: Sequence[Line]) -> Bound:
     if all(line.gbps is not None for line in lines):
         return "memory"
     return "compute" if all(line.tflops is not None for line in lines) else "latency"
-
-
-@contextmanager
-def _folders(count: int) -> Iterator[list[Path]]:
-    """Private folders, one a version of the kernel, gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="kopt-script-", ignore_cleanup_errors=True) as name:
-        folders = [Path(name).resolve() / str(number) for number in range(count)]
-        for folder in folders:
-            folder.mkdir()
-        yield folders

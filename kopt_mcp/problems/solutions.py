@@ -1,19 +1,12 @@
-"""Solutions of FlashInfer-Bench and SOL-ExecBench read, and their traces written.
-
-A *solution* is a kernel with its sources. A *trace* is the result of one solution on one workload. Standard library
-only; nothing is executed.
-"""
+"""Solutions of FlashInfer-Bench and SOL-ExecBench: kernels with their sources. Nothing is executed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kopt_mcp.problem import ProblemError
-from kopt_mcp.problems.definitions import Definition, Workload
 from kopt_mcp.problems.reading import field, json_of
 
 PYTHON = {"python", "pytorch", "triton", "cute_dsl", "cutile", "cudnn_frontend", "tilelang"}
@@ -30,7 +23,7 @@ class Solution:
     function: str
     destination: bool
     """Whether outputs are handed in, after the inputs."""
-    sources: Mapping[str, str]
+    sources: dict[str, str]
 
 
 def solution_of(path: Path) -> Solution:
@@ -79,7 +72,7 @@ import importlib
 import sys
 from pathlib import Path
 
-SOURCES = {dict(solution.sources)!r}
+SOURCES = {solution.sources!r}
 DESTINATION_PASSING = {solution.destination!r}
 
 _folder = Path(__file__).resolve().parent / "solution"
@@ -91,70 +84,3 @@ sys.modules.pop(__name__, None)  # a source may be called as this file is
 importlib.invalidate_caches()
 run = getattr(importlib.import_module({module!r}), {solution.function!r})
 '''
-
-
-STATUSES = {
-    "PASSED": "PASSED",
-    "INCORRECT_SHAPE": "INCORRECT_SHAPE",
-    "INCORRECT_DTYPE": "INCORRECT_DTYPE",
-    "INCORRECT_NUMERICAL": "INCORRECT_NUMERICAL",
-    "COMPILE_ERROR": "COMPILE_ERROR",
-    "RUNTIME_ERROR": "RUNTIME_ERROR",
-    "TIMEOUT": "TIMEOUT",
-    "OUT_OF_MEMORY": "RUNTIME_ERROR",
-    "CHEATED": "REWARD_HACK",
-    "SUSPECT": "REWARD_HACK",
-    "INVALID_PROBLEM": "INVALID_REFERENCE",
-}
-"""Our statuses in their words; those that are left out say nothing about the solution, and leave no trace."""
-ONLY_SOL = ("REWARD_HACK", "INVALID_REFERENCE")
-"""Statuses that FlashInfer-Bench has no word for: it would refuse the trace, so that none is written."""
-
-
-def trace_of(
-    definition: Definition,
-    workload: Workload,
-    solution: str,
-    result: Mapping[str, Any],
-    hardware: str,
-    libs: Mapping[str, str],
-    timestamp: str,
-) -> dict[str, Any] | None:
-    """One line of a trace file; None where nothing was found out about the solution.
-
-    Args:
-        result: a `WorkloadResult` as a dict; where the solution was timed beside the reference, the reference is the
-            incumbent.
-    """
-    status = STATUSES.get(result["status"])
-    if workload.in_trace and status in ONLY_SOL:
-        status = None
-    timing, incumbent = result.get("timing"), result.get("incumbent")
-    if status is None or (status == "PASSED" and (timing is None or incumbent is None)):
-        return None
-    correctness = performance = None
-    if status in ("PASSED", "INCORRECT_NUMERICAL"):
-        correctness = {
-            "max_relative_error": result.get("max_rel_error") or 0.0,
-            "max_absolute_error": result.get("max_abs_error") or 0.0,
-            "extra": {"share_of_allowed_error": result.get("error_ratio"), "checks": result.get("checks")},
-        }
-    if status == "PASSED" and timing and incumbent:
-        performance = {
-            "latency_ms": timing["latency_us"] / 1e3,
-            "reference_latency_ms": incumbent["latency_us"] / 1e3,
-            "speedup_factor": incumbent["latency_us"] / timing["latency_us"],
-        }
-    return {
-        "definition": definition.name,
-        "workload": dict(workload.written),
-        "solution": solution,
-        "evaluation": {
-            "status": status,
-            "log": result.get("detail", ""),
-            "correctness": correctness,
-            "performance": performance,
-            "environment": {"hardware": hardware, "libs": dict(libs)},
-            "timestamp": timestamp,
-        },
-    }
