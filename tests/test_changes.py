@@ -67,6 +67,12 @@ def test_comments_and_formatting_are_no_change(name: str) -> None:
     assert read(old, new, name).parts == ()
 
 
+def test_a_numerical_change_in_c_names_what_differs_and_claims_no_order() -> None:
+    old = "float f(float y) {\n    return expf(y) * 2;\n}\n"
+    (part,) = read(old, old.replace("expf(y)", "(float)exp((double)y)"), "k.c").parts
+    assert (part.kind, part.text()) == ("numerics", "numerics: double, exp, expf, float in f (line 2)")
+
+
 def test_the_split_names_functions_and_lines() -> None:
     old, new = BY_TITLE["warps and eviction"].texts()
     assert [part.text() for part in read(old, new, "softmax.py").parts] == [

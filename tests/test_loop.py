@@ -105,6 +105,21 @@ def test_a_kernel_that_imports_its_project_is_told_that_it_is_tried_alone(projec
     )
 
 
+def test_a_kernel_that_cannot_be_timed_here_is_told_how_it_can_be_checked(project: Project) -> None:
+    def untimed(job: Job, watch: Watch) -> None:
+        if job.kind == "benchmark":
+            raise ToolUnavailable("this is a Triton kernel and there is no GPU.")
+
+    project.evaluator.before = untimed
+    with pytest.raises(ToolUnavailable) as refusal:
+        project.baseline()
+    assert str(refusal.value) == (
+        "softmax.py is right, but this is a Triton kernel and there is no GPU. No experiment was begun. To check a "
+        "change here: kopt-mcp evaluate softmax.py --problem test_softmax.py"
+    )
+    assert project.loop.log().experiments == ()
+
+
 def test_a_noisy_machine_raises_the_bar_and_says_so(project: Project) -> None:
     project.evaluator.ratio_of_itself = 1 / 1.06
     result = project.baseline()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from kopt_mcp import metrics
 from kopt_mcp.certificate import Review, issue
 from kopt_mcp.config import Config
 from kopt_mcp.disk import digest
-from kopt_mcp.errors import InputRefused, ProblemInvalid
+from kopt_mcp.errors import InputRefused, ProblemInvalid, ToolUnavailable
 from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.evaluator.records import Evaluation, Mutant, ProblemInfo, WorkloadInfo
 from kopt_mcp.events import BaselineData, Measurement
@@ -137,7 +138,13 @@ def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> Ba
         _must_pass(evaluate(evaluator, subject, subject.job("verify", path, sha256), watch), planned.kernel, space)
         watch.stage(0.6, 1.0, "timing the kernel against itself")
         twice = subject.job("benchmark", path, sha256, (path, sha256))
-        evaluation = evaluate(evaluator, subject, twice, watch)
+        try:
+            evaluation = evaluate(evaluator, subject, twice, watch)
+        except ToolUnavailable as reason:
+            raise ToolUnavailable(
+                f"{planned.kernel} is right, but {reason} No experiment was begun. To check a change here: kopt-mcp "
+                f"evaluate {shlex.quote(planned.kernel)} --problem {shlex.quote(test)}"
+            ) from reason
         held = (begun, tools.clock())
     measured = _timed(evaluation, planned, infos, space)
     floor = metrics.noise_floor(evaluation)
