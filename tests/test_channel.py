@@ -116,3 +116,24 @@ def test_sending_to_a_side_that_is_gone_says_so() -> None:
     channel.close()
     with pytest.raises(ChannelClosed):
         channel.receive()
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e300", b"1" + b"0" * 400])
+def test_a_doubted_side_sends_no_number_that_cannot_be_added_up(number: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours, NONCE, doubted=True)
+    theirs.sendall(framed(b'{"a": [{"b": %s}], "n": 1, "nonce": "%s"}' % (number, NONCE.encode())))
+    with pytest.raises(ChannelForged, match="a number beyond"):
+        channel.receive(1.0)
+    channel.close()
+    theirs.close()
+
+
+def test_a_doubted_side_sends_no_text_that_a_terminal_obeys_or_a_file_refuses() -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours, NONCE, doubted=True)
+    theirs.sendall(message(text="line\n\ttab \ud800 \x1b[2J é", inside=[{"\x00": 1.5}]))
+    received = channel.receive(1.0)
+    assert received == {"text": "line\n\ttab \ufffd \ufffd[2J é", "inside": [{"\ufffd": 1.5}]}
+    channel.close()
+    theirs.close()

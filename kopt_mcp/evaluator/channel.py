@@ -16,6 +16,9 @@ LIMIT = 4 << 20
 """Largest message in bytes; tensors travel through shared memory, not through messages."""
 
 
+_LARGEST = 1 << 64
+
+
 class ChannelClosed(Exception):
     """The other side is gone, without a last message."""
 
@@ -29,13 +32,17 @@ class ChannelTimeout(Exception):
 
 
 class Channel:
-    """One end of a connection. `nonce` and the running number are checked on what is received, if given."""
+    """One end of a connection. `nonce` and the running number are checked on what is received, if given.
 
-    __slots__ = ("_nonce", "_received", "_sent", "_sock")
+    With `doubted` numbers and texts are too: one that cannot be added up, or shown, must not get any further.
+    """
 
-    def __init__(self, sock: socket.socket, nonce: str = "") -> None:
+    __slots__ = ("_doubted", "_nonce", "_received", "_sent", "_sock")
+
+    def __init__(self, sock: socket.socket, nonce: str = "", doubted: bool = False) -> None:
         self._sock = sock
         self._nonce = nonce
+        self._doubted = doubted
         self._sent = 0
         self._received = 0
 
@@ -71,7 +78,7 @@ class Channel:
         (length,) = struct.unpack("<I", self._exactly(4, deadline))
         if length > LIMIT:
             raise ChannelForged(f"a message of {length} bytes; the limit is {LIMIT}")
-        message = _parse(self._exactly(length, deadline))
+        message = _parse(self._exactly(length, deadline), self._doubted)
         self._received += 1
         if message.pop("n", None) != self._received or message.pop("nonce", None) != self._nonce:
             raise ChannelForged("a message that does not carry the expected nonce and number")
@@ -112,7 +119,25 @@ class Channel:
         return b"".join(chunks)
 
 
-def _parse(body: bytes) -> dict[str, Any]:
+def plain(text: str) -> str:
+    """A text without what a terminal would obey or no file would take: control characters, halves of pairs."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
+def _sober(value: Any) -> Any:
+    """A value with its texts made plain, and no number in it that could become infinite by being added up."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, list):
+        return [_sober(one) for one in value]
+    if isinstance(value, dict):
+        return {plain(name): _sober(one) for name, one in value.items()}
+    if isinstance(value, (int, float)) and not -_LARGEST < value < _LARGEST:
+        raise ChannelForged("a number beyond all that is measured here")
+    return value
+
+
+def _parse(body: bytes, doubted: bool = False) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [k for k, _ in pairs]
         if len(set(keys)) != len(keys):
@@ -121,6 +146,7 @@ def _parse(body: bytes) -> dict[str, Any]:
 
     try:
         message = json.loads(body, object_pairs_hook=unique, parse_constant=_refuse_constant)
+        message = _sober(message) if doubted else message
     except (ValueError, RecursionError) as error:
         raise ChannelForged("a message that is not JSON") from error
     if not isinstance(message, dict):

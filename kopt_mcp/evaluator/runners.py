@@ -16,7 +16,7 @@ from typing import Any
 from kopt_mcp.evaluator import sandbox
 from kopt_mcp.evaluator.answers import checked
 from kopt_mcp.evaluator.caches import Caches, copied
-from kopt_mcp.evaluator.channel import Channel, ChannelClosed, ChannelForged, ChannelTimeout
+from kopt_mcp.evaluator.channel import Channel, ChannelClosed, ChannelForged, ChannelTimeout, plain
 from kopt_mcp.evaluator.clearing import remove
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.on_device import Driver
@@ -83,7 +83,7 @@ class Runner:
         place.turn.starts(self.pid)
         theirs.close()
         self.log.started()
-        self.channel = Channel(ours, nonce)
+        self.channel = Channel(ours, nonce, doubted=True)
         self.main_pid = self.pid
         """The process that the candidate is called in: below the first one, where processes are hidden."""
 
@@ -259,8 +259,7 @@ class _Log:
 
     def tail(self) -> str:
         """The last line or so, for the detail of a crash."""
-        text = self._kept.decode(errors="replace").strip()
-        return text[-600:]
+        return plain(self._kept.decode(errors="replace").strip()[-600:])
 
     def close(self) -> None:
         """Wait for the end of the stream, which comes when the last writer is gone."""
