@@ -1,54 +1,143 @@
-"""`kopt-mcp log --verify`: what an edit after the fact looks like."""
+"""A claimed gain seen from outside: gates that tell what the test says a call takes, whatever was claimed."""
 
-from __future__ import annotations
-
-import shutil
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from random import Random
+from typing import Any
 
 import pytest
+import torch
 
-from kopt_mcp.__main__ import main
-from kopt_mcp.audit import audit
+from kopt_mcp.evaluator.arms import Arm
+from kopt_mcp.evaluator.audit import Audit, Room
+from kopt_mcp.evaluator.faults import Fault, IncumbentFault
+from kopt_mcp.evaluator.gate import Passage
 
-ROOT = Path(__file__).resolve().parents[1]
-NAME = "softmax-h200-1"
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT / "experiments" / NAME, tmp_path / "experiments" / NAME)
-    return tmp_path
+CACHE = 60 << 20
+OUTPUTS = [{"shape": [64], "dtype": "float32", "bytes": 256}]
+OVERHEAD_US = 60.0
 
 
-def test_every_journal_in_this_repository_replays_and_its_kernels_match() -> None:
-    found = audit(ROOT)
-    assert {NAME, "softmax-h200-2"} <= {one.experiment for one in found}
-    assert [one.text for one in found if not one.sound] == []
+class Open:
+    """A gate: what a call takes, and how far that goes up and down."""
+
+    distinct = True
+
+    def __init__(self, us: float, noise_us: float = 0.0, fault: str = "", closed_to: int = 99) -> None:
+        self.us, self.noise_us, self.fault, self.closed_to = us, noise_us, fault, closed_to
+        self.passed: list[list[int]] = []
+        self.open = True
+        self._random = Random(7)
+
+    def through(self, seeds: list[int], look_at: int) -> Passage | None:
+        if self.fault:
+            raise Fault("OUT_OF_MEMORY" if self.fault == "full" else "RUNTIME_ERROR", self.fault)
+        self.passed.append(seeds)
+        if len(self.passed) > self.closed_to:
+            return None
+        us = OVERHEAD_US + len(seeds) * self.us + self._random.gauss(0.0, self.noise_us)
+        return Passage(us, [torch.tensor(seeds[look_at])])
+
+    def close(self) -> None:
+        self.open = False
 
 
-def test_a_number_edited_in_the_journal_is_found_with_its_line(project: Path) -> None:
-    journal = project / "experiments" / NAME / "journal.jsonl"
-    text = journal.read_text(encoding="utf-8")
-    journal.write_text(text.replace('"status":"PASSED"', '"status": "PASSED"', 1), encoding="utf-8")
-    (found,) = audit(project)
-    assert (found.sound, "line 2 does not verify" in found.text) == (False, True)
+class Blamed:
+    """Whose fault it is."""
+
+    def __init__(self, arms: list[Arm]) -> None:
+        self.arms = arms
+
+    @contextmanager
+    def __call__(self, arm: Arm) -> Iterator[None]:
+        try:
+            yield
+        except Fault as fault:
+            raise (Fault if arm is self.arms[0] else IncumbentFault)(fault.status, fault.detail) from None
 
 
-def test_a_stored_kernel_that_was_edited_is_found(project: Path) -> None:
-    kernel = next((project / "experiments" / NAME / "candidates").glob("*.py"))
-    kernel.write_text(kernel.read_text(encoding="utf-8") + "# faster\n", encoding="utf-8")
-    (found,) = audit(project)
-    assert (found.sound, kernel.name in found.text) == (False, True)
+def looked(candidate: Open, incumbent: Open, claims: tuple[float, float], room: Room | None = None) -> Any:
+    arms = [Arm(None, samples=[us] * 9) for us in claims]  # type: ignore[arg-type]
+    gates = {id(arm): gate for arm, gate in zip(arms, (candidate, incumbent), strict=True)}
+    seeds = count(1)
+    audit = Audit(
+        lambda arm, outputs, calls: gates[id(arm)], room or Room(1 << 10, CACHE), lambda: next(seeds), Random(3)
+    )
+    return audit, audit.look(arms, OUTPUTS, Blamed(arms))
 
 
-def test_the_command_fails_if_one_experiment_does(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--root", str(project), "log", "--verify"]) == 0
-    assert f"{NAME}: ok: " in capsys.readouterr().out
-    (project / "experiments" / NAME / "journal.jsonl").write_bytes(b"{}\n")
-    assert main(["--root", str(project), "log", "--verify"]) == 1
-    assert f"{NAME}: NOT SOUND: " in capsys.readouterr().out
+@pytest.mark.parametrize("noise_us", [0.0, 5.0, 40.0])
+def test_a_gain_that_is_one_is_seen_on_a_quiet_and_on_a_noisy_machine(noise_us: float) -> None:
+    candidate, incumbent = Open(8.0, noise_us), Open(10.0, noise_us)
+    audit, timed = looked(candidate, incumbent, (8.0, 10.0))
+    assert "of 2.00 us gained are seen" in audit.note
+    assert len(timed) == 2
+    passed = {seed for seeds in candidate.passed for seed in seeds}
+    assert all(t.seed in passed and t.outputs == [torch.tensor(t.seed)] for t in timed)
+    assert (candidate.open, incumbent.open) == (False, False), "gates are closed again"
 
 
-def test_an_experiment_that_is_not_there_is_said_to_be_missing_beside_those_that_are(project: Path) -> None:
-    (found,) = audit(project, "softmax-h100-9")
-    assert (found.sound, NAME in found.text) == (False, True)
+def test_calls_that_lose_part_of_their_gain_when_they_follow_each_other_are_not_suspected() -> None:
+    assert looked(Open(8.6), Open(10.0), (8.0, 10.0))[1]
+
+
+@pytest.mark.parametrize("share", [0.95, 0.8, 0.5])
+def test_a_clock_that_tells_a_share_of_the_time_is_suspect(share: float) -> None:
+    with pytest.raises(Fault, match=r"the harness's own clock sees 0\.\d\d us") as caught:
+        looked(Open(30.0, 2.0), Open(30.0, 2.0), (30.0 * share, 30.0))
+    assert caught.value.status == "SUSPECT"
+    assert not isinstance(caught.value, IncumbentFault)
+
+
+def test_what_a_noisy_machine_hides_is_no_accusation() -> None:
+    audit, _ = looked(Open(30.0, 400.0), Open(30.0, 400.0), (27.0, 30.0))
+    assert "of 3.00 us gained" in audit.note
+
+
+@pytest.mark.parametrize("claims", [(10.0, 10.0), (12.0, 10.0), (9.9, 10.0)])
+def test_where_no_gain_is_claimed_nobody_looks(claims: tuple[float, float]) -> None:
+    candidate = Open(10.0)
+    audit, timed = looked(candidate, Open(10.0), claims)
+    assert (timed, candidate.passed, audit.note) == ([], [], "")
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_calls_that_wait_for_the_device_themselves_are_told_and_not_judged(which: int) -> None:
+    gates = [Open(1.0), Open(1.0)]
+    gates[which].closed_to = 3
+    audit, timed = looked(*gates, (5.0, 10.0))
+    assert timed == []
+    assert "cannot be held back" in audit.note
+    assert (gates[0].open, gates[1].open) == (False, False)
+
+
+def test_an_incumbent_that_fails_there_is_not_the_candidates_fault() -> None:
+    with pytest.raises(IncumbentFault, match="gone"):
+        looked(Open(5.0), Open(10.0, fault="gone"), (5.0, 10.0))
+    with pytest.raises(Fault, match="gone") as caught:
+        looked(Open(5.0, fault="gone"), Open(10.0), (5.0, 10.0))
+    assert not isinstance(caught.value, IncumbentFault)
+
+
+@pytest.mark.parametrize(
+    ("us", "input_bytes", "output_bytes", "calls"),
+    [(5.0, 1 << 18, 1 << 18, 16), (50.0, 1 << 20, 1 << 20, 4), (5.0, 64 << 20, 64 << 20, 1), (5.0, 100 << 20, 4, 5)],
+)
+def test_as_many_calls_pass_as_the_cache_holds_the_outputs_of_and_as_have_room(
+    us: float, input_bytes: int, output_bytes: int, calls: int
+) -> None:
+    assert Room(input_bytes, CACHE).calls(us, output_bytes) == calls
+
+
+def test_calls_that_share_their_outputs_pass_one_by_one() -> None:
+    candidate = Open(5.0)
+    candidate.distinct = False
+    _, timed = looked(candidate, Open(10.0), (5.0, 10.0))
+    assert {len(seeds) for seeds in candidate.passed} == {1}
+    assert len(timed) == 2
+
+
+def test_where_there_is_no_room_nobody_is_blamed() -> None:
+    audit, timed = looked(Open(5.0, fault="full"), Open(10.0), (5.0, 10.0))
+    assert (timed, "no room" in audit.note) == ([], True)

@@ -52,7 +52,7 @@ def inside() -> Iterator[Inside]:
 
 
 def rebinds_a_method(_: Inside, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timing.EventClock, "_evict", lambda self: None)
+    patch.setattr(timing.EventClock, "evict", lambda self: None)
 
 
 def rebinds_a_name_of_a_module(_: Inside, patch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 FILE = PROBLEMS / "softmax.py"
 PROBLEM: Problem = load_problem(FILE.read_bytes(), str(FILE))
 HONEST = "import torch\ndef softmax(x):\n    return torch.softmax(x, dim=-1)\n"
-PATCHES = "import sys\nsys.modules['kopt_mcp.evaluator.timing'].EventClock._evict = lambda self: None\n" + HONEST
+PATCHES = "import sys\nsys.modules['kopt_mcp.evaluator.timing'].EventClock.evict = lambda self: None\n" + HONEST
 PATCHES_FOR_A_MOMENT = (
     "import sys, time, torch\n"
     "clock = sys.modules['kopt_mcp.evaluator.timing'].WallClock\n"

@@ -60,6 +60,10 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list)
 
 
+def _is_list_of_lists(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, list) for v in value)
+
+
 def _is_sums(value: Any) -> bool:
     return isinstance(value, list) and all(type(n) is int for n in value)
 
@@ -95,6 +99,8 @@ _ANSWERS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "warm": {"us": _is_times},
     "fetch": {"outputs": _is_list},
     "timed": {"outputs": _is_list},
+    "hold": {"inputs": _is_list_of_lists},
+    "enqueue": {"outputs": _is_list_of_lists},
     "hand_over": {"outputs": _is_list},
     "profile": {"kernels": _is_kernels},
     "operators": {"names": _is_names},

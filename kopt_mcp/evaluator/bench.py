@@ -18,9 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import Arm, Sampler, Timed
+from kopt_mcp.evaluator.audit import Audit
 from kopt_mcp.evaluator.compare import BadReference, Expected
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.limits import PhysicalLimits
@@ -67,6 +69,7 @@ class WorkloadBench:
         limits: PhysicalLimits,
         check_incumbent: bool = True,
         spent: Spent | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self.workload = workload
         self.ratios: list[float] = []
@@ -75,8 +78,10 @@ class WorkloadBench:
         self._problem, self._device = problem, limits.kind
         self._check_incumbent = check_incumbent
         self._spent = spent or Spent()
+        self._audit = audit
         self._case = problem.case(workload)
         self._random = Random(secrets.randbits(64))
+        self._outputs: list[dict[str, Any]] = []
         self._output_bytes = 1
         self._looked_at = self._random.randrange(2 * _EARLY_BLOCKS)
         """Which of the candidate's first visits is checked whatever chance says."""
@@ -86,9 +91,9 @@ class WorkloadBench:
     def warm_up(self) -> None:
         """Compile, fill caches, and check one output of each arm."""
         seed, distribution, expected = self._hard_values()
-        outputs = describe_outputs(expected)
-        self._output_bytes = max(1, sum(o["bytes"] for o in outputs))
-        self._sampler.expect(outputs)
+        self._outputs = describe_outputs(expected)
+        self._output_bytes = max(1, sum(o["bytes"] for o in self._outputs))
+        self._sampler.expect(self._outputs)
         with self._spent.on("first calls"):
             slowest = max(self._woken_up())
         affordable = min(_VISIT_US / slowest, _KEEP_BYTES[self._device] / self._output_bytes)
@@ -162,6 +167,7 @@ class WorkloadBench:
         with self._blamed(candidate):
             self._compare(candidate, self._sampler.one(candidate, seed, distribution), distribution, expected)
             self._sampler.require_plausible(self._arms)
+        self._audited()
         self._limits.require_possible(self._needed(), self._output_bytes, stats.median(candidate.samples))
         return WorkloadResult(
             workload=self.workload.name,
@@ -171,6 +177,22 @@ class WorkloadBench:
             incumbent=self._timing(self._arms[1]) if len(self._arms) == 2 else None,
             ratio=self.interval(),
         )
+
+    @property
+    def note(self) -> str:
+        """What there is to say of how the times were made sure of."""
+        text = self._audit.note if self._audit is not None else ""
+        return f"{self.workload.name}: {text}" if text else ""
+
+    def _audited(self) -> None:
+        """A gain must be one by the harness's own clock too, where that can see a call on the device."""
+        if self._audit is None or len(self._arms) != 2:
+            return
+        with self._spent.on("audit"):
+            looked_at = self._audit.look(self._arms, self._outputs, self._blamed)
+        for timed in looked_at:
+            with self._blamed(self._arms[0]):
+                self._compare(self._arms[0], timed, "normal", self._expected(timed.seed, "normal"))
 
     def _needed(self) -> Case:
         """The case with what any kernel must move and do: at the least its outputs."""

@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator import native, sandbox
+from kopt_mcp.evaluator import native, on_device, sandbox
 from kopt_mcp.evaluator.channel import Channel
 from kopt_mcp.evaluator.inputs import Guarded, draw
 from kopt_mcp.evaluator.loading import imported
 from kopt_mcp.evaluator.operators import computing, dispatched, kernel_rows
 from kopt_mcp.evaluator.outbox import COUNT, FAILED, TOKEN_BYTES, Outbox, dtype_name, view, where
+from kopt_mcp.evaluator.queueing import Stream
 from kopt_mcp.evaluator.timing import EventClock, WallClock, clock_for
 from kopt_mcp.evaluator.watching import (
     Poison,
@@ -39,7 +40,18 @@ class Candidate:
     """A candidate and the workload it is called on; in slots, so that the harness can watch over them, see `seals`."""
 
     __slots__ = (
-        *("_arguments", "_cache_bytes", "_call_native", "_function", "_inputs", "_kept", "_laid", "_literals"),
+        *(
+            "_arguments",
+            "_cache_bytes",
+            "_call_native",
+            "_function",
+            "_gate",
+            "_held",
+            "_inputs",
+            "_kept",
+            "_laid",
+            "_literals",
+        ),
         *("_made_clock", "_mutates", "_operators", "_outbox", "_outputs", "_params", "_previous", "_scratch"),
         *("_shared", "device"),
     )
@@ -62,6 +74,8 @@ class Candidate:
         self._function: Callable[..., Any]
         self._made_clock: WallClock | EventClock | None = None
         self._operators = dispatched()
+        self._gate: Stream | None = None
+        self._held: list[Guarded] = []
 
     @property
     def clock(self) -> WallClock | EventClock:
@@ -106,6 +120,7 @@ class Candidate:
         self._kept.clear()
         self._previous.clear()
         self._laid.clear()
+        self._held.clear()
         return {}
 
     def call(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -206,6 +221,27 @@ class Candidate:
     def hand_over(self, _: dict[str, Any]) -> dict[str, Any]:
         """The outputs of the timed call before, for a harness that may not read this process's memory."""
         return {"outputs": self._outbox.put(plain_outputs(self._laid[-1], [], self.device))}
+
+    def hold(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Make the arguments of some calls, over memory that the harness is to fill each time; see `gate`."""
+        if self._gate is None:
+            self._gate = Stream(self._shared)
+        self._held = [self._draw({**message, "seed": 1 + n}) for n in range(message["count"])]
+        driver = on_device.CudaDriver()
+        return {"inputs": [[on_device.named(driver, b) for b in inputs.buffers] for inputs in self._held]}
+
+    def enqueue(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Queue these calls behind the harness's word, and say where their outputs will be."""
+        assert self._gate is not None
+        self._gate.wait(message["ticket"])
+        made = [self._function(*inputs.args) for inputs in self._held]
+        self._gate.tell(message["ticket"])
+        self._laid = made  # alive until the next ones: the harness reads them
+        outputs = [plain_outputs(out, self._own(h.args), self.device) for out, h in zip(made, self._held, strict=True)]
+        if not all(t.is_contiguous() and t.numel() for call in outputs for t in call):
+            return {"outputs": []}
+        driver = on_device.CudaDriver()
+        return {"outputs": [[on_device.named(driver, t) for t in call] for call in outputs]}
 
     def operators(self, message: dict[str, Any]) -> dict[str, Any]:
         """Torch's own operators that compute in one call, whatever names the candidate calls them by."""

@@ -6,6 +6,7 @@ Started by `client`, or by a problem file's own command line, under the user's i
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable
@@ -13,17 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import SystemRandom
+from typing import Any
 
 import torch
 
 from kopt_mcp.evaluator import bench, ceilings, checks, device_state, mutants, preparing, sandbox, verify
 from kopt_mcp.evaluator.arms import Arm, Sampler
+from kopt_mcp.evaluator.audit import Audit, Room
 from kopt_mcp.evaluator.bench import WorkloadBench
 from kopt_mcp.evaluator.claimed import Claimed
 from kopt_mcp.evaluator.compare import BadReference
 from kopt_mcp.evaluator.device_state import Observer
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.files import HarnessError, load_problem, read, source
+from kopt_mcp.evaluator.gate import Gate
 from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.limits import PhysicalLimits
 from kopt_mcp.evaluator.machine import torch_device
@@ -43,7 +47,7 @@ from kopt_mcp.evaluator.runners import Place
 from kopt_mcp.evaluator.spent import Spent
 from kopt_mcp.evaluator.timing import EventClock, WallClock
 from kopt_mcp.evaluator.zygote import Zygote
-from kopt_mcp.problem import Problem, Workload
+from kopt_mcp.problem import Problem, Spec, Workload
 
 __all__ = ["Harness", "HarnessError", "load_problem"]
 
@@ -87,8 +91,12 @@ class Harness:
         roomy = device != "cpu" and self.torch_device.memory_bytes >= _ROOMY_BYTES
         self._team = max(1, min(_MOST_TEAM, _cores() // _CORES_EACH)) if roomy else 1
         self._spares = max(2, self._team) if roomy else 0
+        self._event_clock: EventClock | None = None
+        self._gate = ""
+        """Whether calls can pass a gate here; empty where the harness holds the clock anyway."""
         if device != "cpu":
-            preparing.outputs_on_device(self._place)
+            self._event_clock = EventClock(here.l2_bytes)
+            self._gate = preparing.outputs_on_device(self._place, self._event_clock.evict_and_wait)
             preparing.triton(self._place, self.torch_device)
             self._place.spares.restock(self._spares)
 
@@ -228,7 +236,9 @@ class Harness:
         with contextlib.ExitStack() as stack:
             processes = [stack.enter_context(self._process(problem, s, job, spent)) for s in sources]
             _start(processes)
-            results = self._time(problem, timed, processes, job, observer, said)
+            if self._gate:
+                processes[0].isolation["outside clock"] = self._gate
+            results, seen = self._time(problem, timed, processes, job, observer, said)
             state = observer.after()
             process = processes[0]
             with spent.on("end"):
@@ -238,7 +248,7 @@ class Harness:
         self._place.spares.restock(self._spares)
         ratio = bench.combine(results)
         detail = f"{sum(r.timing.samples for r in results if r.timing)} calls timed"
-        notes = tuple(text for text in (note, library, *device_state.notes(state)) if text)
+        notes = tuple(text for text in (note, library, *seen, *device_state.notes(state)) if text)
         return Evaluation(
             "PASSED",
             detail,
@@ -258,13 +268,21 @@ class Harness:
         job: Job,
         observer: Observer,
         said: Said,
-    ) -> list[WorkloadResult]:
+    ) -> tuple[list[WorkloadResult], list[str]]:
+        """Results, and what there is to say of how they were made sure of."""
         limits = PhysicalLimits(self.ceilings(), self._place.cache_bytes, self._kind)
         checked = _RANDOM.choice(timed)  # the incumbent has been checked before: one look at it is enough
         spent = processes[0].spent
         benches = [
             WorkloadBench(
-                problem, w, [Arm(p) for p in processes], self._sampler(problem, w), limits, w is checked, spent
+                problem,
+                w,
+                [Arm(p) for p in processes],
+                self._sampler(problem, w),
+                limits,
+                w is checked,
+                spent,
+                self._audit(problem, w),
             )
             for w in timed
         ]
@@ -284,21 +302,35 @@ class Harness:
                 workload_bench.block()
                 workload_bench.decide(job.floor)
             observer.during()
-        return [b.finish() for b in benches]
+        return [b.finish() for b in benches], [b.note for b in benches]
 
     def _sampler(self, problem: Problem, workload: Workload) -> Sampler:
         """How calls are timed here; what an empty one takes is measured once, by ourselves."""
         case, rng = problem.case(workload), _RANDOM
         if self._kind != "cpu":
             if self._empty_us is None:
+                assert self._event_clock is not None
                 self._place.spares.settle()
-                self._empty_us = EventClock(self._place.cache_bytes).empty_us
+                self._empty_us = self._event_clock.empty_us
             return Claimed(case, self._empty_us, rng)
         if self._evictor is None:
             self._evictor = WallClock(self._place.cache_bytes)
         if self._empty_us is None:
             self._empty_us = preparing.empty_call_us(self._place, self._evictor)
         return Held(problem, case, self._evictor, self._empty_us, rng)
+
+    def _audit(self, problem: Problem, workload: Workload) -> Audit | None:
+        """What looks at a claimed gain from outside; where the harness holds the clock, there is no claim."""
+        driver, clock = self._place.driver, self._event_clock
+        if self._gate != "on" or driver is None or clock is None or problem.mutates or problem.scratch:
+            return None
+        case = problem.case(workload)
+        inputs = sum(math.prod(i.shape) * getattr(torch, i.dtype).itemsize for i in case.inputs if isinstance(i, Spec))
+
+        def opened(arm: Arm, outputs: list[dict[str, Any]], count: int) -> Gate:
+            return Gate(arm.process, driver, case, outputs, count, clock.evict_and_wait)
+
+        return Audit(opened, Room(inputs, self._place.cache_bytes), bench.new_seed, _RANDOM)
 
     def _device_healthy(self) -> bool:
         """Whether a trivial kernel of our own still gives the right answer."""

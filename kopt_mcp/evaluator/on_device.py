@@ -34,6 +34,9 @@ class Driver(Protocol):
     def copy(self, address: int, size: int) -> torch.Tensor:
         """Bytes on the device, copied."""
 
+    def write(self, address: int, data: torch.Tensor) -> None:
+        """Copy a contiguous tensor on the device there."""
+
     def close(self, address: int) -> None:
         """Unmap what `open` has mapped."""
 
@@ -70,6 +73,11 @@ class CudaDriver:
         torch.cuda.synchronize()
         return made
 
+    def write(self, address: int, data: torch.Tensor) -> None:
+        """See `Driver`."""
+        size = ctypes.c_size_t(data.numel() * data.element_size())
+        self._call("cuMemcpyDtoD_v2", ctypes.c_uint64(address), ctypes.c_uint64(data.data_ptr()), size)
+
     def close(self, address: int) -> None:
         """See `Driver`."""
         self._call("cuIpcCloseMemHandle", ctypes.c_uint64(address))
@@ -103,7 +111,7 @@ def read(driver: Driver, meta: dict[str, Any]) -> torch.Tensor:
     Raises:
         Fault: the description makes no sense, or what it describes cannot be read.
     """
-    handle = _checked(meta)
+    handle = checked(meta)
     dtype = getattr(torch, meta["dtype"])
     try:
         address, size = driver.open(handle)
@@ -117,8 +125,12 @@ def read(driver: Driver, meta: dict[str, Any]) -> torch.Tensor:
         driver.close(address)
 
 
-def _checked(meta: dict[str, Any]) -> bytes:
-    """The handle, if the description makes sense."""
+def checked(meta: dict[str, Any]) -> bytes:
+    """The handle, if the description of a piece of memory makes sense.
+
+    Raises:
+        Fault: it does not.
+    """
     sizes = is_sizes(meta.get("shape")) and is_size(meta.get("bytes")) and is_size(meta.get("offset"))
     dtype = getattr(torch, meta["dtype"], None) if isinstance(meta.get("dtype"), str) else None
     try:

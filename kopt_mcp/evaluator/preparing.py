@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from random import SystemRandom
@@ -12,7 +13,9 @@ import torch
 
 from kopt_mcp.evaluator import on_device
 from kopt_mcp.evaluator.arms import Arm
+from kopt_mcp.evaluator.compare import Expected
 from kopt_mcp.evaluator.faults import Fault
+from kopt_mcp.evaluator.gate import Gate
 from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.machine import version
 from kopt_mcp.evaluator.process import CandidateProcess, Source
@@ -20,7 +23,7 @@ from kopt_mcp.evaluator.records import TorchDevice
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all
 from kopt_mcp.evaluator.runners import Place
 from kopt_mcp.evaluator.timing import WallClock
-from kopt_mcp.problem import Problem, Workload
+from kopt_mcp.problem import Case, Problem, Workload
 
 _PREPARE_S = 60.0
 """Longest time for building what Triton's launcher needs."""
@@ -48,22 +51,43 @@ def triton(place: Place, here: TorchDevice) -> None:
         return  # the user's kernels may not be Triton's; if they are, they will say what is wrong
 
 
-def outputs_on_device(place: Place) -> None:
-    """Let outputs stay on the GPU until they are read, if a shut-in process of our own can hand one over like that."""
+def outputs_on_device(place: Place, evict: Callable[[], None]) -> str:
+    """Let outputs stay on the GPU until they are read, if a shut-in process of our own can hand one over like that.
+
+    Returns:
+        Whether calls can pass a gate here: "on", or "off" and why.
+    """
     problem = _problem("copy", torch.clone, n=on_device.LEAST_BYTES)
     case = problem.case(problem.workloads[0])
     expected = expected_outputs(problem, case, 1, place.device)
     source = Source(_COPY, sha256(_COPY).hexdigest(), ".py")
     where: dict[str, Any] = {"seed": 1, "distribution": "normal", "layout": "contiguous"}
     try:
-        place.driver = on_device.CudaDriver()
+        place.driver = driver = on_device.CudaDriver()
         with CandidateProcess(place, problem, source, _PREPARE_S).start() as own:
             own.workload(case, describe_outputs(expected))
             own.ask("sample", **where, spin_us=0, warm=True, keep=True)
             if judge_all(own.outputs(own.ask("fetch", **where)), expected).status != "PASSED":
                 place.driver = None
-    except (Fault, OSError, AttributeError):
+                return "off: outputs cannot stay on the device"
+            return _passes(own, driver, case, expected, evict)
+    except (Fault, OSError, AttributeError) as error:
         place.driver = None
+        return f"off: {error}"
+
+
+def _passes(
+    own: CandidateProcess, driver: on_device.Driver, case: Case, expected: list[Expected], evict: Callable[[], None]
+) -> str:
+    """Whether a process of our own gets a call through a gate, with values that it gets there."""
+    try:
+        with Gate(own, driver, case, describe_outputs(expected), 2, evict) as gate:
+            passage = gate.through([2, 1], 1)
+    except (Fault, OSError, AttributeError) as error:
+        return f"off: {error}"
+    if passage is None:
+        return "off: what is queued behind a word in memory never runs"
+    return "on" if judge_all(passage.outputs, expected).status == "PASSED" else "off: outputs are not there in time"
 
 
 def empty_call_us(place: Place, evictor: WallClock) -> float:

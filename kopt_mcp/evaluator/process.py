@@ -143,6 +143,14 @@ class CandidateProcess:
         Raises:
             Fault: the candidate failed, hung, died or lied about the protocol.
         """
+        self.begin(op, alone, **fields)
+        seals = self.runner.seals
+        if seals is not None and self._to_be_looked_at(op):
+            seals.require_unbroken()
+        return self.answer(op)
+
+    def begin(self, op: str, alone: bool = True, **fields: Any) -> None:
+        """Send a request whose answer is awaited otherwise; see `ask`."""
         runner = self.runner
         if alone:
             self._place.turn.take(runner.pid)
@@ -150,9 +158,6 @@ class CandidateProcess:
             self._place.turn.share(runner.pid)
         with self.faults(op):
             runner.channel.send({"op": op, **fields})
-        if runner.seals is not None and self._to_be_looked_at(op):
-            runner.seals.require_unbroken()
-        return self.answer(op)
 
     def _to_be_looked_at(self, op: str) -> bool:
         """Whether the evaluator's code in the runner is looked at now; of a timed call, at some moment within it."""

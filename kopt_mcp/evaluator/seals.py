@@ -33,7 +33,7 @@ _WORD = 8
 _HEAD = 2 * _WORD
 """Bytes of an object's reference count and type."""
 _OURS = ("problem", *(f"evaluator.{m}" for m in ("candidate", "channel", "generated", "inputs", "native", "on_device")))
-_OURS += tuple(f"evaluator.{m}" for m in ("operators", "outbox", "runner", "timing", "watching"))
+_OURS += tuple(f"evaluator.{m}" for m in ("operators", "outbox", "queueing", "runner", "timing", "watching"))
 """Modules of ours that a runner's answers go through."""
 _USED, _KEYS = 2 * _WORD, 4 * _WORD
 """Where a dict holds its length, and the address of its table; the same from CPython 3.10 to 3.14."""

@@ -7,6 +7,7 @@ import fcntl
 import math
 import mmap
 import os
+import struct
 import tempfile
 from typing import Any
 
@@ -17,6 +18,7 @@ from kopt_mcp.evaluator.faults import Fault
 
 SHARED_BYTES = 16 << 30
 """Size of the shared memory; sparse, so that only what is written is allocated."""
+_WORD = struct.Struct("@I")
 INPUTS_AT = SHARED_BYTES // 2
 """Where the inputs of timed calls on a CPU begin; outputs, and a problem's literals, lie below."""
 
@@ -78,6 +80,14 @@ class SharedMemory:
         """The memory itself under a description of our own, on the CPU."""
         flat = self._bytes(meta["offset"], meta["bytes"]) if meta["bytes"] else torch.empty(0, dtype=torch.uint8)
         return flat.view(getattr(torch, meta["dtype"])).view(meta["shape"])
+
+    def peek(self, at: int) -> int:
+        """The word of four bytes at an offset, as it is now."""
+        return int(_WORD.unpack_from(self._map, at)[0])
+
+    def poke(self, at: int, value: int) -> None:
+        """Set that word."""
+        _WORD.pack_into(self._map, at, value)
 
     def _bytes(self, offset: int, size: int) -> torch.Tensor:
         return torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=offset)

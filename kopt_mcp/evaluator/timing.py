@@ -113,7 +113,7 @@ class EventClock:
         cycles = int(spin_us * _MHZ)
         self._sync()
         if not warm:
-            self._evict()
+            self.evict()
         self._sleep(cycles)
         before()
         start.record()
@@ -128,7 +128,13 @@ class EventClock:
         tail = _clock() - own_stream_done
         return out, Sample(start.elapsed_time(end) * 1000, host / 1000, tail / 1000)
 
-    def _evict(self) -> None:
+    def evict_and_wait(self) -> None:
+        """The same, and see that it is over: the harness can do this for a runner, since the L2 is shared."""
+        self.evict()
+        self._sync()
+
+    def evict(self) -> None:
+        """Fill the L2 with other data, by reading; what was to persist there does not."""
         if self._driver is not None:
             self._driver.cuCtxResetPersistingL2Cache()
         self._buffer.sum()

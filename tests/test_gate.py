@@ -1,0 +1,258 @@
+"""Calls between two moments that the harness knows, with a process and a driver that stand for the device."""
+
+import ctypes
+import mmap
+import socket
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from evaluating import PROBLEMS
+
+from kopt_mcp.evaluator import candidate as runner_side
+from kopt_mcp.evaluator import gate as gates
+from kopt_mcp.evaluator.candidate import Candidate
+from kopt_mcp.evaluator.faults import Fault
+from kopt_mcp.evaluator.gate import Gate
+from kopt_mcp.evaluator.harness import load_problem
+from kopt_mcp.evaluator.inputs import Guarded, draw
+from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT
+from kopt_mcp.problem import Problem
+
+FILE = PROBLEMS / "softmax.py"
+PROBLEM: Problem = load_problem(FILE.read_bytes(), str(FILE))
+CASE = PROBLEM.case(PROBLEM.workloads[0])
+OUTPUTS = [{"shape": [1], "dtype": "float32", "bytes": 4}]
+
+
+class Device:
+    """A driver whose handles are addresses of this process."""
+
+    def __init__(self) -> None:
+        self.mapped = 0
+        self.refuses = False
+
+    def handle(self, address: int) -> tuple[bytes, int]:
+        return address.to_bytes(64, "little"), 0
+
+    def open(self, handle: bytes) -> tuple[int, int]:
+        if self.refuses:
+            raise OSError(400, "no such handle")
+        self.mapped += 1
+        return int.from_bytes(handle, "little"), 1 << 20
+
+    def copy(self, address: int, size: int) -> torch.Tensor:
+        return torch.frombuffer(bytearray(ctypes.string_at(address, size)), dtype=torch.uint8)
+
+    def write(self, address: int, data: torch.Tensor) -> None:
+        ctypes.memmove(address, data.data_ptr(), data.numel() * data.element_size())
+
+    def close(self, address: int) -> None:
+        self.mapped -= 1
+
+
+def described(tensor: torch.Tensor) -> dict[str, Any]:
+    size = tensor.numel() * tensor.element_size()
+    handle = tensor.data_ptr().to_bytes(64, "little").hex()
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return {"shape": list(tensor.shape), "dtype": dtype, "bytes": size, "offset": 0, "handle": handle}
+
+
+class Process:
+    """A runner that has its calls made by `works` once the word to go on is set, and says so where it is honest."""
+
+    def __init__(self, works: Callable[[torch.Tensor], torch.Tensor], queues: bool = True, ends: bool = True) -> None:
+        self.works, self.queues, self.ends = works, queues, ends
+        self.pid, self.words = 1, {GO_AT: 5, DONE_AT: 0}
+        self.shared: Any = self
+        self.runner: Any = self
+        self.turn: Any = self
+        self.channel, self._theirs = socket.socketpair()
+        self.held: list[Guarded] = []
+        self.made: list[torch.Tensor] = []
+        self.log: list[str] = []
+
+    def close(self) -> None:
+        self.channel.close()
+        self._theirs.close()
+
+    def peek(self, at: int) -> int:
+        return self.words[at]
+
+    def poke(self, at: int, value: int) -> None:
+        self.log.append("go")
+        self.words[at] = value
+        if self.made and self.ends:
+            self._work(value)
+
+    def halt(self, pid: int) -> None:
+        self.log.append("stopped")
+
+    def release(self, pid: int, strays: list[int]) -> None:
+        self.log.append("released")
+
+    def workload(self, case: Any, outputs: Any) -> None:
+        assert case is CASE
+
+    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        assert op == "hold"
+        self.made = []
+        self.held = [draw(CASE.inputs, CASE.literals, 9, "cpu") for _ in range(fields["count"])]
+        return {"inputs": [[described(b) for b in inputs.buffers] for inputs in self.held]}
+
+    def begin(self, op: str, ticket: int) -> None:
+        self.made = [torch.zeros_like(inputs.args[0]) for inputs in self.held]
+        if self.words[GO_AT] >= ticket:
+            self._work(ticket)
+        if self.queues:
+            self._theirs.send(b"x")
+
+    def answer(self, op: str) -> dict[str, Any]:
+        if self.queues:
+            self.channel.recv(1)
+        return {"outputs": [[described(out)] for out in self.made]}
+
+    def _work(self, ticket: int) -> None:
+        for out, inputs in zip(self.made, self.held, strict=True):
+            out.copy_(self.works(inputs.args[0]))
+        self.words[DONE_AT] = ticket
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Process]]:
+    monkeypatch.setattr(gates, "_QUEUED_S", 0.0)
+    monkeypatch.setattr(gates, "_MOST_S", 0.0)
+    processes: list[Process] = []
+
+    def make(works: Callable[[torch.Tensor], torch.Tensor] = torch.exp, **how: bool) -> Process:
+        processes.append(Process(works, **how))
+        return processes[-1]
+
+    yield make
+    for one in processes:
+        one.close()
+
+
+def opened(process: Process, device: Device, count: int = 3) -> Gate:
+    return Gate(process, device, CASE, OUTPUTS, count, lambda: process.log.append("evicted"), "cpu")  # type: ignore[arg-type]
+
+
+def test_calls_get_values_that_come_while_their_process_is_stopped(made: Callable[..., Process]) -> None:
+    process, device = made(), Device()
+    with opened(process, device) as gate:
+        process.log.clear()
+        passage = gate.through([11, 12, 13], 1)
+        assert passage is not None
+        assert torch.equal(passage.outputs[0], torch.exp(draw(CASE.inputs, CASE.literals, 12, "cpu").args[0]))
+        assert process.log == ["stopped", "evicted", "go", "released"]
+        assert passage.us > 0
+        again = gate.through([21, 22, 23], 2)
+        assert again is not None
+        assert torch.equal(again.outputs[0], torch.exp(draw(CASE.inputs, CASE.literals, 23, "cpu").args[0]))
+    assert device.mapped == 0, "what was mapped was given back"
+
+
+def test_a_second_gate_before_one_process_is_shut_too(made: Callable[..., Process]) -> None:
+    process, device = made(), Device()
+    for seeds in ([1, 2, 3], [4, 5, 6]):
+        with opened(process, device) as gate:
+            go = process.words[GO_AT]
+            gate.through(seeds, 0)
+            assert process.words[GO_AT] == go + 1, "a word that holds a later number would let calls through at once"
+
+
+def test_calls_that_cannot_be_queued_are_let_go_and_told(made: Callable[..., Process]) -> None:
+    process, device = made(queues=False), Device()
+    with opened(process, device) as gate:
+        assert gate.through([1, 2, 3], 0) is None
+        assert process.words[DONE_AT] == process.words[GO_AT], "nothing is left waiting"
+
+
+def test_calls_that_are_never_over_are_told_and_their_process_goes_on(made: Callable[..., Process]) -> None:
+    process, device = made(), Device()
+    with opened(process, device) as gate:
+        process.ends = False
+        assert gate.through([1, 2, 3], 0) is None
+    assert process.log[-1] == "released"
+    assert device.mapped == 0
+
+
+def test_outputs_that_calls_share_are_noticed(made: Callable[..., Process]) -> None:
+    class OneBuffer(Process):
+        def answer(self, op: str) -> dict[str, Any]:
+            reply = super().answer(op)
+            return {"outputs": [reply["outputs"][0] for _ in reply["outputs"]]}
+
+    assert opened(made(), Device()).distinct
+    sharing = OneBuffer(torch.exp)
+    assert not opened(sharing, Device()).distinct
+    assert opened(sharing, Device(), 1).distinct
+    sharing.close()
+
+
+def test_memory_that_cannot_be_reached_is_no_trick(made: Callable[..., Process]) -> None:
+    process, device = made(), Device()
+    device.refuses = True
+    with pytest.raises(Fault, match="cannot be reached: no such handle") as caught:
+        opened(process, device)
+    assert caught.value.status == "RUNTIME_ERROR"
+
+
+def test_inputs_beyond_the_end_of_their_memory_are_a_lie(made: Callable[..., Process]) -> None:
+    process = made()
+
+    class Small(Device):
+        def open(self, handle: bytes) -> tuple[int, int]:
+            return super().open(handle)[0], 8
+
+    device = Small()
+    with pytest.raises(Fault, match="beyond the end of its memory") as caught:
+        opened(process, device)
+    assert caught.value.status == "CHEATED"
+
+
+class Queue:
+    """A stream, on which nothing waits."""
+
+    def __init__(self, shared: mmap.mmap) -> None:
+        self.log: list[tuple[str, int]] = []
+
+    def wait(self, ticket: int) -> None:
+        self.log.append(("wait", ticket))
+
+    def tell(self, ticket: int) -> None:
+        self.log.append(("tell", ticket))
+
+
+@pytest.mark.parametrize("outputs", [2, 0])
+def test_a_runner_queues_the_calls_between_the_two_words(monkeypatch: pytest.MonkeyPatch, outputs: int) -> None:
+    device = Device()
+    monkeypatch.setattr(runner_side, "Stream", Queue)
+    monkeypatch.setattr(runner_side, "on_device", SimpleNamespace(CudaDriver=lambda: device, named=named))
+    with mmap.mmap(-1, 1 << 12) as shared:
+        one = Candidate("cpu", 1 << 12, shared)
+        called = []
+        one._function = lambda x: called.append(x) or (2 * x if outputs else (2 * x).t())
+        spec = {"kind": "normal", "shape": [3, 5], "dtype": "float32", "args": {"scale": 1.0, "shift": 0.0}}
+        one.workload({"inputs": [{"spec": spec}], "params": {}, "outputs": [], "literals": []})
+        held = one.hold({"count": 2, "distribution": "normal", "layout": "contiguous"})["inputs"]
+        assert [len(call) for call in held] == [1, 1]
+        told = one.enqueue({"ticket": 7})["outputs"]
+        assert one._gate.log == [("wait", 7), ("tell", 7)]
+        assert len(called) == 2
+        assert len(told) == outputs, "outputs that are not contiguous cannot be named"
+
+
+def named(_: Device, tensor: torch.Tensor) -> dict[str, Any]:
+    return described(tensor)
+
+
+def test_where_the_device_cannot_see_the_hosts_memory_there_is_no_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kopt_mcp.evaluator import queueing
+
+    monkeypatch.setattr(queueing.ctypes, "CDLL", lambda name: None)
+    monkeypatch.setattr(queueing, "GO_AT", 0)
+    with mmap.mmap(-1, 1 << 12) as shared, pytest.raises(OSError, match="CUDA error 801"):
+        queueing.Stream(shared, lambda address, size: 801)
