@@ -42,18 +42,6 @@ def normalise_name(name: str) -> str:
     return " ".join(word for word in words if word != "gpu")
 
 
-def normalise_arch(arch: str | None) -> str | None:
-    """`gfx942:sramecc+:xnack-` is `gfx942`; `sm_90a` and `9.0` are `sm_90`."""
-    if not arch:
-        return None
-    text = arch.split(":")[0].strip().lower()
-    if capability := re.fullmatch(r"(\d+)\.(\d)", text):
-        return f"sm_{capability[1]}{capability[2]}"
-    if text.startswith("sm_"):
-        return text.rstrip("abcdefghijklmnopqrstuvwxyz")
-    return text
-
-
 def resolve(
     name: str,
     *,
@@ -67,7 +55,7 @@ def resolve(
     `sm_count` counts SMs or CUs of the device as seen, that is of the slice for a MIG instance or an AMD partition.
     Whatever is given has to agree with the row; two rows left are as good as none.
     """
-    arch = normalise_arch(arch)
+    arch = arch.split(":")[0] if arch else None
     if mig := _MIG.search(name):
         row = _one(candidates(name[: mig.start()], vendor, arch))
         return _mig_slice(row, mig[1].lower(), int(mig[3]), sm_count) if row else None

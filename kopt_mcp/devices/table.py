@@ -58,7 +58,7 @@ class Row(Record):
     tflops: dict[str, Figure] = Field(default_factory=dict)
     half_rate: tuple[str, ...] = ()
     off_formula: dict[str, list[str]] = Field(default_factory=dict)
-    """Reason to the dtypes whose published figure is more than 3 % off the formula."""
+    """Reason to the dtypes whose published figure is more than 3 % off the formula of tests/test_devices.py."""
     mig: Mig | None = None
     notes: tuple[str, ...] = ()
 
@@ -105,19 +105,6 @@ class Table(Record):
             source=self.sources[figure.source],
             confidence=figure.confidence,
         )
-
-    def formula_tflops(self, row: Row, dtype: str) -> float | None:
-        """units x clock x operations per clock (x derate off fp32), in 1e12/s; None where a factor is not known.
-
-        `fp16_acc_fp16` and `fp8_acc_fp16` take the full rate of their type; `half_rate` is about the type itself.
-        """
-        arch = self.architectures[row.chip.arch]
-        ops = arch.ops_per_clock.get(dtype.removesuffix("_acc_fp16"))
-        if ops is None or row.chip.clock_mhz is None:
-            return None
-        derate = 1.0 if dtype == "fp32" else arch.derate
-        half = 0.5 if dtype in row.half_rate else 1.0
-        return row.chip.units * row.chip.clock_mhz * 1e6 * ops * derate * half / 1e12
 
 
 @cache

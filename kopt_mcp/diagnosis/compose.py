@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from kopt_mcp.diagnosis.bound import Verdict, classify
 from kopt_mcp.diagnosis.findings import findings_of
 from kopt_mcp.diagnosis.ideas import ideas_for, skill_of, uri
-from kopt_mcp.diagnosis.signals import Signals, gather
+from kopt_mcp.diagnosis.signals import Signals, with_compiled
 from kopt_mcp.diagnosis.thresholds import STOP
 from kopt_mcp.models import Device, Diagnosis, Finding, Idea, Profile, StaticKernel
 
@@ -22,30 +22,16 @@ TIERS: dict[str, tuple[int, ...]] = {
 COMPUTE_ROOF_TIERS = (3, 5)
 
 # Which findings change the order for which bound: those that name a cause of it.
+ALWAYS = ("compiler-problem", "spills")
 LEADS: dict[str, tuple[str, ...]] = {
-    "memory": (
-        "compiler-problem",
-        "spills",
-        "unused-tensor-cores",
-        "redundant-traffic",
-        "uncoalesced",
-        "narrow-access",
-    ),
-    "compute": ("compiler-problem", "spills", "unused-tensor-cores", "fp64", "special-functions", "bank-conflicts"),
+    "memory": (*ALWAYS, "unused-tensor-cores", "redundant-traffic", "uncoalesced", "narrow-access"),
+    "compute": (*ALWAYS, "unused-tensor-cores", "fp64", "special-functions", "bank-conflicts"),
     "latency": (
-        "compiler-problem",
-        "launch-bound",
-        "small-grid",
-        "tail",
-        "spills",
-        "unused-tensor-cores",
-        "uncoalesced",
-        "bank-conflicts",
-        "low-occupancy",
-        "stall-",
+        *(*ALWAYS, "launch-bound", "small-grid", "tail", "unused-tensor-cores", "uncoalesced", "bank-conflicts"),
+        *("low-occupancy", "stall-"),
     ),
-    "balanced": ("compiler-problem", "spills", "unused-tensor-cores", "redundant-traffic", "uncoalesced"),
-    "unclear": ("compiler-problem", "spills", "small-grid"),
+    "balanced": (*ALWAYS, "unused-tensor-cores", "redundant-traffic", "uncoalesced"),
+    "unclear": (*ALWAYS, "small-grid"),
     "at_roof": (),
 }
 SAFE_TIER = 1
@@ -79,7 +65,7 @@ def diagnose(
         tried: `(tier, id)` of ideas that were tried and reverted; they are not offered again.
         is_triton: whether the kernel is Triton rather than CUDA or HIP C++.
     """
-    signals = gather(profile, device, static, bytes_needed=bytes_needed, flops=flops, dtype=dtype)
+    signals = Signals(with_compiled(profile, static), device, static, bytes_needed, flops, dtype)
     verdict = classify(signals, documented_bound)
     found = findings_of(signals, verdict)
     findings = [one.finding for one in found]

@@ -18,24 +18,29 @@ SPILL_WORD_BYTES = 4
 
 @dataclass(frozen=True)
 class Signals:
-    """One workload of one candidate on one device. `metrics` holds only what was measured or compiled."""
+    """One workload of one candidate on one device. `profile` holds what the compiler said, see `with_compiled`."""
 
     profile: Profile
     device: Device
-    metrics: Mapping[str, float]
-    facts: Mapping[str, str]
     static: Sequence[StaticKernel]
     bytes_needed: float
     flops: float
     dtype: str
 
     @cached_property
+    def metrics(self) -> dict[str, float]:
+        """Only what was measured or compiled."""
+        return {name: value for name, value in self.profile.metrics.items() if value is not None}
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        return self.profile.facts
+
+    @cached_property
     def counters(self) -> bool:
         """Whether the profile holds hardware counters."""
         seen = ("dram_pct", "dram_bytes", "l1_pct", "sm_pct", *MATH_PIPES)
-        return self.profile.rung in ("ncu", "rocprofv3") and any(
-            self.profile.metrics.get(name) is not None for name in seen
-        )
+        return self.profile.rung in ("ncu", "rocprofv3") and any(name in self.metrics for name in seen)
 
     @cached_property
     def device_us(self) -> float | None:
@@ -92,7 +97,8 @@ class Signals:
     @cached_property
     def memory(self) -> tuple[str, float] | None:
         """The busiest level of the memory system, by name and percent of its peak."""
-        found = {name: self.metrics[name] for name in ("dram_pct", "l1_pct") if name in self.metrics}
+        levels: tuple[str, ...] = ("dram_pct", "l1_pct")
+        found = {name: self.metrics[name] for name in levels if name in self.metrics}
         if self.dram_measured_pct is not None and "dram_pct" not in found:
             found["dram_measured_pct"] = self.dram_measured_pct
         # All DRAM traffic passes the L2, whose figure runs a little above: it speaks for itself only when well above.
@@ -140,42 +146,18 @@ class Signals:
         return self.device.platform == "nvidia" and first is not None and self.arch_number >= first
 
 
-def gather(
-    profile: Profile,
-    device: Device,
-    static: Sequence[StaticKernel],
-    *,
-    bytes_needed: float,
-    flops: float,
-    dtype: str,
-) -> Signals:
-    """Signals in which counters win over what the compiler says of the same kernel."""
-    compiled = main_kernel(profile, static)
-    measured = {name: value for name, value in profile.metrics.items() if value is not None}
-    return Signals(
-        profile=profile,
-        device=device,
-        metrics={**(compiled_metrics(compiled) if compiled else {}), **measured},
-        facts={**(compiled_facts(compiled) if compiled else {}), **profile.facts},
-        static=static,
-        bytes_needed=bytes_needed,
-        flops=flops,
-        dtype=dtype,
-    )
-
-
-def main_kernel(profile: Profile, static: Sequence[StaticKernel]) -> StaticKernel | None:
-    """The compiled kernel with the largest share; the first one where nothing was timed by name."""
-    if not profile.kernels:
-        return static[0] if static else None
-    return {kernel.name: kernel for kernel in static}.get(profile.kernels[0].name)
-
-
-def compiled_metrics(kernel: StaticKernel) -> dict[str, float]:
-    """What the compiler says of a kernel, under a profile's names; what it does not say is left out."""
-    values = {
+def with_compiled(profile: Profile, kernels: Sequence[StaticKernel]) -> Profile:
+    """The profile with the compiler's word on its main kernel where nothing was measured: counters win."""
+    if profile.kernels:
+        kernel = {kernel.name: kernel for kernel in kernels}.get(profile.kernels[0].name)
+    else:
+        kernel = kernels[0] if kernels else None
+    if kernel is None:
+        return profile
+    spills = None if kernel.spills is None else kernel.spills * SPILL_WORD_BYTES
+    numbers = {
         "registers": kernel.registers,
-        "spill_bytes": None if kernel.spills is None else kernel.spills * SPILL_WORD_BYTES,
+        "spill_bytes": spills,
         "shared_bytes": kernel.shared_bytes,
         "load_bytes": kernel.load_bytes,
         "store_bytes": kernel.store_bytes,
@@ -184,10 +166,11 @@ def compiled_metrics(kernel: StaticKernel) -> dict[str, float]:
         "grid_blocks": math.prod(kernel.grid) if kernel.grid else None,
         "block_threads": kernel.block_threads,
     }
-    return {name: float(value) for name, value in values.items() if value is not None}
-
-
-def compiled_facts(kernel: StaticKernel) -> dict[str, str]:
-    """The same for what is said in words."""
-    values = {"occupancy_limiter": kernel.limiter, "mma": kernel.mma, "async_copy": kernel.async_copy}
-    return {name: value for name, value in values.items() if value}
+    words = {"occupancy_limiter": kernel.limiter, "mma": kernel.mma, "async_copy": kernel.async_copy}
+    compiled = {name: float(value) for name, value in numbers.items() if value is not None}
+    measured = {name: value for name, value in profile.metrics.items() if value is not None}
+    update = {
+        "metrics": {**profile.metrics, **compiled, **measured},
+        "facts": {**{name: word for name, word in words.items() if word}, **profile.facts},
+    }
+    return profile.model_copy(update=update)

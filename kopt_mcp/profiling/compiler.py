@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from kopt_mcp.diagnosis.signals import compiled_facts, compiled_metrics, main_kernel
+from kopt_mcp.diagnosis.signals import with_compiled
 from kopt_mcp.errors import InputRefused, KoptError, ToolUnavailable
 from kopt_mcp.evaluator.target_job import TargetJob
 from kopt_mcp.models import Device, Profile, StaticKernel
@@ -29,20 +29,8 @@ GLOBAL_KERNEL = re.compile(r"__global__[^;{]*?\b(\w+)\s*\(", re.DOTALL)
 DECORATED = re.compile(r"__launch_bounds__\s*\([^)]*\)")
 
 
-class StaticProfile(Protocol):
-    """`kopt_mcp.static.static_profile`, or what stands for it in a test."""
-
-    def __call__(
-        self,
-        kernel: Path,
-        *,
-        entry: str,
-        arguments: Sequence[Any],
-        target: str,
-        python: str,
-        timeout_s: float = 120,
-        units: int | None = None,
-    ) -> list[StaticKernel]: ...
+StaticProfile = Callable[..., list[StaticKernel]]
+"""`kopt_mcp.static.static_profile`, or what stands for it in a test."""
 
 
 @dataclass(frozen=True)
@@ -152,16 +140,11 @@ def described_arguments(job: TargetJob, python: str, launch: Launch, watch: Watc
     raise InputRefused(f"{Path(job.problem).name}: {why}. Correct the problem.")
 
 
-def with_compiled(profile: Profile, compiled: Compiled) -> Profile:
-    """The profile with the compiler's numbers where nothing was measured, and what it said of all kernels."""
-    update: dict[str, Any] = {"compiled": list(compiled.kernels)}
-    if compiled.remark:
-        update["facts"] = {**profile.facts, "static": compiled.remark}
-    if kernel := main_kernel(profile, compiled.kernels):
-        measured = {name: value for name, value in profile.metrics.items() if value is not None}
-        update["metrics"] = {**profile.metrics, **compiled_metrics(kernel), **measured}
-        update["facts"] = {**compiled_facts(kernel), **profile.facts}
-    return profile.model_copy(update=update)
+def with_report(profile: Profile, compiled: Compiled) -> Profile:
+    """The profile with all that the compiler said, or why it said nothing."""
+    remark = {"static": compiled.remark} if compiled.remark else {}
+    update = {"compiled": list(compiled.kernels), "facts": {**profile.facts, **remark}}
+    return with_compiled(profile.model_copy(update=update), compiled.kernels)
 
 
 def _units(device: Device) -> int | None:

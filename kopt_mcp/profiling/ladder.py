@@ -17,7 +17,7 @@ from kopt_mcp.platforms.reports import Launched
 from kopt_mcp.profiling.access import CounterAccess
 from kopt_mcp.profiling.amd import rocprof_rung, rocprofv3_rung
 from kopt_mcp.profiling.answer import read_answer, told_number
-from kopt_mcp.profiling.compiler import Compiled, Compiler, StaticProfile, authored_kernels, with_compiled
+from kopt_mcp.profiling.compiler import Compiled, Compiler, StaticProfile, authored_kernels, with_report
 from kopt_mcp.profiling.cpu import perf_rung, vectorization
 from kopt_mcp.profiling.nvidia import ncu_rung
 from kopt_mcp.profiling.request import Request, Tools, artifacts_folder, from_timing
@@ -121,13 +121,13 @@ class Ladder:
                 passed.append(f"{name}: {str(error).removeprefix(name + ': ')[:REASON]}")
                 continue
             why = "; ".join([*passed, profile.why])
-            return with_compiled(profile.model_copy(update={"why": why}), compiling.result())
+            return with_report(profile.model_copy(update={"why": why}), compiling.result())
         request.watch.progress(0.8, "compiling")
         compiled = compiling.result()
         profile = from_timing(request.workload.name, request.timing, "; ".join(passed))
         if compiled.kernels:
             profile = profile.model_copy(update={"rung": "static"})
-        return with_compiled(profile, compiled)
+        return with_report(profile, compiled)
 
     def _torch_rung(self, request: Request, _: Tools) -> Profile:
         """Kernels (on a CPU: operators) and times by torch.profiler in the evaluator's sandbox; needs no permission."""
