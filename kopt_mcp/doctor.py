@@ -40,6 +40,7 @@ _NAMESPACES = (
 _ISOLATION = {
     "network": _NAMESPACES,
     "processes": _NAMESPACES,
+    "shared memory": _NAMESPACES,
     "landlock": "boot Linux 5.13 or newer with landlock among its lsm=, and let its calls through in a container",
 }
 _SETTING = "look at the limits of this container or machine"

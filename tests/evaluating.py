@@ -214,3 +214,10 @@ def run_all(cases: Sequence[Case], judge: Callable[[Case], Evaluation], target: 
 def processes() -> set[int]:
     """Everything that lives below this process."""
     return set(sandbox.descendants(os.getpid()))
+
+
+def left_behind() -> tuple[set[int], set[str]]:
+    """What a candidate might leave: processes, and shared memory in no folder, whose maker has ended."""
+    table = Path("/proc/sysvipc/shm")
+    rows = [line.split() for line in table.read_text().splitlines()[1:]] if table.exists() else []
+    return processes(), {row[1] for row in rows if not Path("/proc", row[4]).exists()}

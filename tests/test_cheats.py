@@ -15,7 +15,7 @@ from evaluating import (
     FALSE_SPEED,
     Case,
     case,
-    processes,
+    left_behind,
     run_all,
     running_evaluator,
     still_works,
@@ -36,23 +36,23 @@ def evaluator() -> Iterator[LocalEvaluator]:
 
 @pytest.mark.parametrize("cheat", CASES, ids=lambda c: c.name)
 def test_a_cheat_gets_neither_a_false_pass_nor_a_false_speed(evaluator: LocalEvaluator, cheat: Case) -> None:
-    before = processes()
+    before = left_behind()
     result = verdict(evaluator, cheat)
     assert result.status in cheat.expected, result.detail
     if result.ratio is not None:
         assert result.ratio.low < FALSE_SPEED, result
-    assert processes() == before
+    assert left_behind() == before
     assert still_works(evaluator)
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda c: c.name)
 def test_an_honest_kernel_passes(evaluator: LocalEvaluator, control: Case) -> None:
-    before = processes()
+    before = left_behind()
     result = verdict(evaluator, control)
     assert result.status == "PASSED", result.detail
     assert not [note for note in result.notes if "left" in note or "by itself" in note]
     assert not control.faster or (result.ratio is not None and result.ratio.low > FALSE_SPEED)
-    assert processes() == before
+    assert left_behind() == before
 
 
 def test_every_cheat_says_what_it_is_and_what_is_expected_of_it() -> None:

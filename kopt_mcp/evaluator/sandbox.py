@@ -20,7 +20,7 @@ from pathlib import Path
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 _SIGKILL = 9
-_CLONE_NEWPID = 0x20000000
+_CLONE_NEWPID, _CLONE_NEWIPC = 0x20000000, 0x08000000
 
 # Landlock access rights, by ABI version that introduced them (linux/landlock.h).
 _EXECUTE, _WRITE, _READ, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -91,8 +91,10 @@ def restrict(
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     report["network"] = _leave_network(libc) if own_network else "off: kept, so that a tool can reach the process"
     if hide_processes:
+        # System V's shared memory is in no folder and outlives its process, but not its namespace.
+        report["shared memory"] = "own" if libc.unshare(_CLONE_NEWIPC) == 0 else _why_off()
         hidden = libc.unshare(_CLONE_NEWPID) == 0
-        report["processes"] = "hidden" if hidden else f"off: {os.strerror(ctypes.get_errno())}"
+        report["processes"] = "hidden" if hidden else _why_off()
     report["landlock"] = _landlock(libc, readable, writable)
     return report
 
@@ -149,6 +151,10 @@ def interpreter_folders() -> list[str]:
     return sorted(folders | ({cuda} if cuda else set()))
 
 
+def _why_off() -> str:
+    return f"off: {os.strerror(ctypes.get_errno())}"
+
+
 def _limit(limits: Limits) -> str:
     wanted = {
         resource.RLIMIT_CORE: 0,
@@ -157,6 +163,8 @@ def _limit(limits: Limits) -> str:
         resource.RLIMIT_NOFILE: limits.open_files,
         resource.RLIMIT_NPROC: limits.processes + _own_processes(),
     }
+    # Where a user may give a process precedence over others, one side would run undisturbed and the other not.
+    wanted |= {getattr(resource, n): 0 for n in ("RLIMIT_NICE", "RLIMIT_RTPRIO") if hasattr(resource, n)}
     for kind, value in wanted.items():
         _, hard = resource.getrlimit(kind)
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -182,7 +190,7 @@ def _leave_network(libc: ctypes.CDLL) -> str:
     new_user, new_net = 0x10000000, 0x40000000
     uid, gid = os.getuid(), os.getgid()
     if libc.unshare(new_user | new_net) != 0:
-        return f"off: {os.strerror(ctypes.get_errno())}" if libc.unshare(new_net) != 0 else "on"
+        return _why_off() if libc.unshare(new_net) != 0 else "on"
     try:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
@@ -195,21 +203,21 @@ def _leave_network(libc: ctypes.CDLL) -> str:
 def _landlock(libc: ctypes.CDLL, readable: Sequence[str], writable: Sequence[str]) -> str:
     abi = libc.syscall(_LANDLOCK_CREATE, None, 0, 1)
     if abi < 1:
-        return f"off: {os.strerror(ctypes.get_errno())}"
+        return _why_off()
     everything = _FS_V1 | (_FS_REFER if abi >= 2 else 0) | (_FS_TRUNCATE if abi >= 3 else 0)
     everything |= _FS_IOCTL if abi >= 5 else 0
     attr = _RulesetAttr(everything, _NET_TCP if abi >= 4 else 0, _SCOPE_ALL if abi >= 6 else 0)
     size = 8 if abi < 4 else 16 if abi < 6 else 24
     ruleset = libc.syscall(_LANDLOCK_CREATE, ctypes.byref(attr), ctypes.c_size_t(size), 0)
     if ruleset < 0:
-        return f"off: {os.strerror(ctypes.get_errno())}"
+        return _why_off()
     for path in [*SYSTEM_FOLDERS, *readable]:
         _allow(libc, ruleset, path, _READ_ONLY & everything)
     for path in [*writable, _OWN_PROC, *DEVICE_NODES, *(str(p) for p in Path("/dev").glob("nvidia*"))]:
         _allow(libc, ruleset, path, everything)
     restricted = libc.syscall(_LANDLOCK_RESTRICT, ruleset, 0)
     os.close(ruleset)
-    return f"on, abi {abi}" if restricted == 0 else f"off: {os.strerror(ctypes.get_errno())}"
+    return f"on, abi {abi}" if restricted == 0 else _why_off()
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
