@@ -11,6 +11,8 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from kopt_mcp import stats
 from kopt_mcp.evaluator.clearing import remove
 from kopt_mcp.evaluator.harness import Harness, HarnessError
 from kopt_mcp.evaluator.inputs import draw
-from kopt_mcp.evaluator.records import Evaluation, Job, WorkloadResult
+from kopt_mcp.evaluator.records import Evaluation, Job, Timing
 from kopt_mcp.evaluator.timing import clock_for
 from kopt_mcp.problem import Problem, ProblemError
 from kopt_mcp.problems import may_have_computed
@@ -35,13 +37,8 @@ def run(problem: Problem, argv: Sequence[str] | None) -> int:
     try:
         report = _report(problem, options, fork=not may_have_computed())
     except (HarnessError, ProblemError) as error:
-        report = {
-            "kernel": problem.name,
-            "gpu": options.device,
-            "correctness": False,
-            "status": "fail",
-            "error": str(error),
-        }
+        where = {"kernel": problem.name, "gpu": options.device}
+        report = {**where, "correctness": False, "status": "fail", "error": str(error)}
     for line in report.pop("lines", []):
         print(line)
     if "error" in report:
@@ -71,6 +68,7 @@ def _parser(problem: Problem) -> argparse.ArgumentParser:
 
 
 def _report(problem: Problem, options: argparse.Namespace, fork: bool = True) -> dict[str, Any]:
+    """What is printed as JSON, and with it as `lines` what is printed for people."""
     kernel = options.kernel or default_kernel(problem)
     if not kernel.is_file():
         raise HarnessError("WorkspaceFailed", f"there is no kernel file {kernel}; name one with --kernel.")
@@ -78,8 +76,19 @@ def _report(problem: Problem, options: argparse.Namespace, fork: bool = True) ->
     harness = Harness(options.device, folder, fork)
     try:
         evaluation, timed = _evaluate(harness, problem, kernel, options)
-        speedup = _speedup(problem, timed, options.device, harness) if timed else None
-        return _summary(problem, harness, kernel, evaluation, timed, speedup)
+        right = evaluation.status == "PASSED"
+        said = f"{evaluation.status}: {evaluation.detail}"
+        means, lines = _times(problem, harness, timed)
+        return {
+            "kernel": problem.name,
+            "gpu": harness.torch_device.name,
+            "correctness": right,
+            **means,
+            "speedup": _speedup(problem, timed, options.device, harness) if timed and problem.comparisons else None,
+            "status": "pass" if right else "fail",
+            **({} if right else {"error": said}),
+            "lines": [f"{kernel.name} on {harness.torch_device.name}: {said}", *lines],
+        }
     finally:
         harness.close()
         remove(folder)
@@ -87,74 +96,51 @@ def _report(problem: Problem, options: argparse.Namespace, fork: bool = True) ->
 
 def _evaluate(
     harness: Harness, problem: Problem, kernel: Path, options: argparse.Namespace
-) -> tuple[Evaluation, list[WorkloadResult]]:
-    digest = sha256(kernel.read_bytes()).hexdigest()
-    job = Job("verify", "", "", str(kernel), digest, options.device)
+) -> tuple[Evaluation, dict[str, Timing]]:
+    """The verdict, and the times of the workloads where it is right and can be timed."""
+    content = kernel.read_bytes()
+    job = Job("verify", "", "", str(kernel), sha256(content).hexdigest(), options.device)
     evaluation = harness.evaluate(problem, job, _quiet)
-    on_interpreter = options.device == "cpu" and b"import triton" in kernel.read_bytes()
+    on_interpreter = options.device == "cpu" and b"import triton" in content
     if evaluation.status != "PASSED" or options.correctness or on_interpreter:
-        return evaluation, []
-    timing = harness.evaluate(problem, Job("benchmark", "", "", str(kernel), digest, options.device), _quiet)
+        return evaluation, {}
+    timing = harness.evaluate(problem, replace(job, kind="benchmark"), _quiet)
     if timing.status != "PASSED":
-        return timing, []
-    return evaluation, [r for r in timing.workloads if r.timing is not None]
+        return timing, {}
+    return evaluation, {r.workload: r.timing for r in timing.workloads if r.timing is not None}
 
 
-def _summary(
-    problem: Problem,
-    harness: Harness,
-    kernel: Path,
-    evaluation: Evaluation,
-    timed: list[WorkloadResult],
-    speedup: float | None,
-) -> dict[str, Any]:
-    right = evaluation.status == "PASSED"
-    report: dict[str, Any] = {
-        "kernel": problem.name,
-        "gpu": harness.torch_device.name,
-        "correctness": right,
-        "latency_us": None,
-        "gbps" if problem.bound == "memory" else "tflops": None,
-        "speedup": speedup,
-        "status": "pass" if right else "fail",
-    }
-    lines = [f"{kernel.name} on {harness.torch_device.name}: {evaluation.status}: {evaluation.detail}"]
+def _times(problem: Problem, harness: Harness, timed: dict[str, Timing]) -> tuple[dict[str, Any], list[str]]:
+    """The time and the rate that the problem is about, geometric means over the workloads; and a line for each."""
+    us = {name: timing.latency_us for name, timing in timed.items()}
     info = {w.name: w for w in harness.describe(problem).workloads}
-    for result in timed:
-        assert result.timing is not None
-        us, workload = result.timing.latency_us, info[result.workload]
-        rates = f"{workload.bytes / us / 1e3:.1f} GB/s, {workload.flops / us / 1e6:.3f} TFLOPS"
-        lines.append(f"  {result.workload}: {us:.2f} us, {rates} ({result.timing.method}, {result.timing.cache})")
-    if timed:
-        report["latency_us"] = round(stats.geometric_mean([r.timing.latency_us for r in timed if r.timing]), 3)
-        rate = [
-            (info[r.workload].bytes / 1e3 if problem.bound == "memory" else info[r.workload].flops / 1e6)
-            / r.timing.latency_us
-            for r in timed
-            if r.timing
-        ]
-        report["gbps" if problem.bound == "memory" else "tflops"] = round(stats.geometric_mean(rate), 3)
-    if not right:
-        report["error"] = f"{evaluation.status}: {evaluation.detail}"
-    return {**report, "lines": lines}
+    gbps = {name: info[name].bytes / us[name] / 1e3 for name in us}
+    tflops = {name: info[name].flops / us[name] / 1e6 for name in us}
+    lines = [
+        f"  {name}: {us[name]:.2f} us, {gbps[name]:.1f} GB/s, {tflops[name]:.3f} TFLOPS ({one.method}, {one.cache})"
+        for name, one in timed.items()
+    ]
+    rate = {"gbps": gbps} if problem.bound == "memory" else {"tflops": tflops}
+    means = {
+        kind: round(stats.geometric_mean(list(values.values())), 3) if values else None
+        for kind, values in ({"latency_us": us} | rate).items()
+    }
+    return means, lines
 
 
-def _speedup(problem: Problem, timed: list[WorkloadResult], device: str, harness: Harness) -> float | None:
-    """Geometric mean of the first comparison's time over the kernel's; None where the problem compares with nothing."""
-    if not problem.comparisons:
-        return None
+def _speedup(problem: Problem, timed: dict[str, Timing], device: str, harness: Harness) -> float:
+    """Geometric mean of the first comparison's time over the kernel's."""
     function = next(iter(problem.comparisons.values()))
     kind = "cpu" if device == "cpu" else "cuda"
     clock = clock_for(kind, harness.torch_device.l2_bytes)
-    empty_us = clock.empty_us
-    ratios = []
-    for result in timed:
-        assert result.timing is not None
-        case = problem.case(problem.for_device(kind, [result.workload])[0])
+    empty_us, ratios = clock.empty_us, []
+    for name, timing in timed.items():
+        case = problem.case(problem.for_device(kind, [name])[0])
         args = draw(case.inputs, case.literals, 1, kind).args
-        function(*args)
-        times = [clock.sample(lambda a=args: function(*a), 200.0, warm=False)[1].us for _ in range(_COMPARISON_CALLS)]  # type: ignore[misc]
-        ratios.append((stats.median(times) - empty_us) / result.timing.latency_us)
+        call = partial(function, *args)
+        call()
+        times = [clock.sample(call, 200.0, warm=False)[1].us for _ in range(_COMPARISON_CALLS)]
+        ratios.append((stats.median(times) - empty_us) / timing.latency_us)
     return round(stats.geometric_mean(ratios), 3)
 
 
@@ -173,5 +159,5 @@ def _default_device(problem: Problem) -> str:
     return "cuda:0" if torch.cuda.is_available() and any("cuda" in w.devices for w in problem.workloads) else "cpu"
 
 
-def _quiet(_: float, __: str) -> None:
-    return
+def _quiet(fraction: float, text: str) -> None:
+    """Progress, which nobody is told."""

@@ -59,7 +59,7 @@ class Report:
 
 
 class Unusable(Exception):
-    """The output is not one report that can be taken at its word."""
+    """The output is not one report that can be taken at its word: there is none, or several, or one is broken."""
 
 
 def parse(stdout: str, code: int) -> Report:
@@ -86,11 +86,7 @@ def parse(stdout: str, code: int) -> Report:
 
 
 def _only_report(stdout: str) -> dict[str, Any]:
-    """The one object of the output that holds a verdict.
-
-    Raises:
-        Unusable: there is none, there are several, or one is broken.
-    """
+    """The one object of the output that holds a verdict."""
     reports = [found for found in _objects(stdout) if any(word in found for word in VERDICTS)]
     if not reports:
         raise Unusable(f"printed no JSON object with {' or '.join(VERDICTS)} at the beginning of a line")
@@ -105,11 +101,7 @@ def _only_report(stdout: str) -> dict[str, Any]:
 
 
 def _objects(stdout: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects that begin at the beginning of a line, blanks before it allowed, and end at the end of one.
-
-    Raises:
-        Unusable: something that begins like one, and speaks of a verdict, is none.
-    """
+    """The JSON objects that begin at the beginning of a line, blanks before it allowed, and end at the end of one."""
     decoder = json.JSONDecoder(object_pairs_hook=once, parse_constant=no_constant)
     brace, position = re.compile(r"^[ \t]*(\{)", re.MULTILINE), 0
     while match := brace.search(stdout, position):
@@ -147,11 +139,7 @@ def _reason(report: Mapping[str, Any]) -> str:
 
 
 def _benchmarks(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The nested reports.
-
-    Raises:
-        Unusable: `benchmarks` is no list of objects.
-    """
+    """The nested reports."""
     items = report.get("benchmarks", [])
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise Unusable("benchmarks is no list of objects")
@@ -159,11 +147,7 @@ def _benchmarks(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _lines(report: Mapping[str, Any]) -> tuple[Line, ...]:
-    """The figures, by workload; none where a report holds none.
-
-    Raises:
-        Unusable: a figure is none, or several may be the kernel's, or two workloads have one name.
-    """
+    """The figures, by workload; none where a report holds none."""
     lines = [_line(item, number) for number, item in enumerate(_benchmarks(report), 1)] or [_line(report, 0)]
     names = [line.workload for line in lines]
     if double := [name for name in names if names.count(name) > 1]:

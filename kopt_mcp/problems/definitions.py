@@ -1,7 +1,8 @@
 """Definitions and workloads of FlashInfer-Bench and SOL-ExecBench, read and checked.
 
 A *definition* names axes, inputs, outputs and a reference `run` as Python source. A *workload* gives the variable axes
-numbers and says where each input comes from. Standard library only; nothing is executed.
+numbers and says where each input comes from. Standard library only; nothing is executed. Whatever is wrong ends in a
+ProblemError with file, line, field, and what was expected.
 """
 
 from __future__ import annotations
@@ -55,11 +56,7 @@ class Definition:
     constraints: tuple[str, ...]
 
     def axes(self, given: Mapping[str, int]) -> dict[str, int]:
-        """All axes as numbers, for the values of the variable ones.
-
-        Raises:
-            ProblemError: an expression does not come to a whole number.
-        """
+        """All axes as numbers, for the values of the variable ones."""
         known = {**self.const, **given}
         for name, text in self.expressions.items():
             value = _evaluated(text, known)
@@ -82,11 +79,7 @@ class Workload:
 
 
 def definition_of(path: Path) -> Definition:
-    """Read and check a definition.
-
-    Raises:
-        ProblemError: file, field, and what was expected.
-    """
+    """Read and check a definition."""
     value, where = json_of(path), path.name
     const, var, expressions = _axes(field(value, "axes", dict, where), where)
     known = {*const, *var, *expressions}
@@ -177,11 +170,7 @@ def workload_file(main: Path) -> list[Path]:
 
 
 def data_file(main: Path, name: str) -> Path:
-    """The file that a workload names, relative to the definition's folder or to one above it.
-
-    Raises:
-        ProblemError: it is in none of them.
-    """
+    """The file that a workload names, relative to the definition's folder or to one above it."""
     plain = "\0" not in name and not name.startswith("/") and ".." not in Path(name).parts
     for folder in main.resolve().parents[:_UP] if plain else ():
         if (folder / name).is_file():
@@ -192,11 +181,7 @@ def data_file(main: Path, name: str) -> Path:
 
 
 def workloads_of(main: Path, definition: Definition) -> list[Workload]:
-    """Find, read and check the workloads of the definition in `main`, one a line, bare or as traces.
-
-    Raises:
-        ProblemError: file, line, field, and what was expected.
-    """
+    """Find, read and check the workloads of the definition in `main`, one a line, bare or as traces."""
     made = []
     for path in workload_file(main):
         for number, line in enumerate(text_of(path, LARGEST_DATA).splitlines(), 1):

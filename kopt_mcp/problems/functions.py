@@ -8,6 +8,8 @@ shapes      4096x4096               one workload each; its inputs separated by c
             4096,=1e-5              or a plain value
 dtypes      float32, bfloat16       each shape is a workload in each of them; without any in the type of its first
                                     floating tensor, or in float32
+
+What cannot be read ends in a ProblemError that quotes it, and says what was expected.
 """
 
 from __future__ import annotations
@@ -44,11 +46,7 @@ class Place:
 
 
 def place(text: str) -> Place:
-    """Read `module:function(argument=literal)`.
-
-    Raises:
-        ProblemError: it is written in another way; the text says what was expected.
-    """
+    """Read `module:function(argument=literal)`."""
     match = _PLACE.fullmatch(text.strip())
     if match is None:
         raise ProblemError(
@@ -69,11 +67,7 @@ def place(text: str) -> Place:
 
 
 def inputs_of(shape: str, dtype: str | None = None) -> tuple[str, list[Input]]:
-    """Read one workload's inputs, of `dtype` where they do not say; without one that of the first floating tensor.
-
-    Raises:
-        ProblemError: an input is written in another way, or is too large.
-    """
+    """Read one workload's inputs, of `dtype` where they do not say; without one that of the first floating tensor."""
     parts = [part.strip() for part in shape.split(",")]
     floating = (m["dtype"] for m in map(_TENSOR.fullmatch, parts) if m and "float" in (m["dtype"] or ""))
     make = Make(dtype or next((name for name in floating if name in DTYPES), "float32"))
@@ -83,11 +77,7 @@ def inputs_of(shape: str, dtype: str | None = None) -> tuple[str, list[Input]]:
 def recognised(
     reference: str, shapes: Sequence[str], dtypes: Sequence[str], entry: str, root: Path, kernel: Path
 ) -> Recognition:
-    """A problem of these functions; the reference's file is a part of it where it lies below `root`.
-
-    Raises:
-        ProblemError: the reference, a shape or a dtype cannot be read, or the reference's file is not there.
-    """
+    """A problem of these functions; the reference's file is a part of it where it lies below `root`."""
     where = place(reference)
     if kernel.suffix != ".py":
         raise ProblemError(

@@ -81,11 +81,7 @@ def _yaml(path: Path) -> Any:
 
 
 def _files(main: Path, task: Mapping[str, Any]) -> dict[str, str]:
-    """What each file of the task is called where it runs, and where it lies; the submission and the runner left out.
-
-    Raises:
-        ProblemError: the field is not what it must be, or a file may not be read.
-    """
+    """What each file of the task is called where it runs, and where it lies; the submission and the runner left out."""
     listed: list[Any] = []
     if isinstance(given := task.get("files"), dict):
         listed = [{"name": name, "source": source} for name, source in given.items()]
@@ -118,11 +114,7 @@ def _require_near(main: Path, source: str, where: str) -> None:
 
 
 def _tests(main: Path, task: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The arguments of each test, for `generate_input`.
-
-    Raises:
-        ProblemError: one is no object of numbers and texts.
-    """
+    """The arguments of each test, for `generate_input`."""
     if name == "benchmarks" and name not in task:
         return []
     tests: list[dict[str, Any]] = field(task, name, list, main.name)

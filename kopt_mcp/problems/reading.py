@@ -1,6 +1,7 @@
 """Read other people's files without running them, and say what is wrong with them: file, field, what was expected.
 
-Standard library only. Whatever a file holds, the worst that comes of reading it is a `ProblemError`.
+Standard library only. Whatever a file holds, the worst that comes of reading it is a `ProblemError`: it is missing, no
+regular file (a pipe would block for ever), too large, of another encoding or syntax, or lacks a field.
 """
 
 from __future__ import annotations
@@ -27,11 +28,7 @@ _T = TypeVar("_T")
 
 
 def bytes_of(path: Path, most: int = LARGEST_DATA) -> bytes:
-    """A regular file's content.
-
-    Raises:
-        ProblemError: it is missing, is no regular file (a pipe would block for ever), or is larger than `most`.
-    """
+    """A regular file's content."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise ProblemError(f"{path.name} is not a regular file; name the file itself.")
@@ -46,11 +43,7 @@ def bytes_of(path: Path, most: int = LARGEST_DATA) -> bytes:
 
 
 def text_of(path: Path, most: int = LARGEST) -> str:
-    """A file's text, without a byte order mark.
-
-    Raises:
-        ProblemError: see `bytes_of`; or it is not UTF-8.
-    """
+    """A file's text, without a byte order mark."""
     data = bytes_of(path, most)
     if b"\0" in data:
         raise ProblemError(f"{path.name} is binary (it holds a zero byte); expected text.")
@@ -61,11 +54,7 @@ def text_of(path: Path, most: int = LARGEST) -> str:
 
 
 def tree_of(path: Path) -> ast.Module:
-    """The syntax tree of a Python file; nothing of it runs.
-
-    Raises:
-        ProblemError: see `text_of`; or it does not parse.
-    """
+    """The syntax tree of a Python file; nothing of it runs."""
     text = text_of(path)
     try:
         with warnings.catch_warnings():
@@ -79,11 +68,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def json_of(path: Path, text: str | None = None) -> Any:
-    """The value of a JSON file, or of `text`, which is one line of it; two fields of one name are refused.
-
-    Raises:
-        ProblemError: see `text_of`; or it is not JSON.
-    """
+    """The value of a JSON file, or of `text`, which is one line of it; two fields of one name are refused."""
     try:
         return json.loads(
             text_of(path, LARGEST_DATA) if text is None else text, object_pairs_hook=once, parse_constant=no_constant
@@ -96,11 +81,7 @@ def json_of(path: Path, text: str | None = None) -> Any:
 
 
 def field(holder: Any, name: str, kind: type[_T], where: str) -> _T:
-    """The value of a field that must be there and of a kind (a bool is no int); `where` names the file, and the place.
-
-    Raises:
-        ProblemError: it is missing, or of another kind; or its holder is no object.
-    """
+    """The value of a field that must be there and of a kind (a bool is no int); `where` names file and place."""
     if not isinstance(holder, dict):
         raise ProblemError(f"{where} is {repr(holder)[:60]}; expected an object with {name}.")
     if name not in holder:
@@ -113,11 +94,7 @@ def field(holder: Any, name: str, kind: type[_T], where: str) -> _T:
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file, in hex.
-
-    Raises:
-        ProblemError: see `bytes_of`.
-    """
+    """SHA-256 of a file, in hex."""
     return sha256(bytes_of(path)).hexdigest()
 
 

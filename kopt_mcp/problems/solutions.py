@@ -27,11 +27,7 @@ class Solution:
 
 
 def solution_of(path: Path) -> Solution:
-    """Read and check a solution.
-
-    Raises:
-        ProblemError: file, field, and what was expected; or it is not in Python.
-    """
+    """Read and check a solution."""
     value, where = json_of(path), f"{path.name}: spec"
     spec = field(value, "spec", dict, path.name)
     given = spec.get("languages") if isinstance(spec.get("languages"), list) else [field(spec, "language", str, where)]

@@ -30,11 +30,7 @@ def prepare(spec: Mapping[str, Any]) -> None:
 
 
 def entry(module: ModuleType, spec: Mapping[str, Any]) -> Callable[..., Any]:
-    """The candidate's `forward` as a function of flat arguments.
-
-    Raises:
-        ImportError: the candidate defines no class `ModelNew`.
-    """
+    """The candidate's `forward` as a function of flat arguments."""
     candidate = getattr(module, CANDIDATE, None)
     if not isinstance(candidate, type) or not issubclass(candidate, torch.nn.Module):
         raise ImportError(f"the kernel file defines no class {CANDIDATE!r} that is a torch.nn.Module")
@@ -78,11 +74,7 @@ def _built(
 
 
 def _pairs(own: dict[str, tuple[int, ...]], given: dict[str, tuple[int, ...]]) -> dict[str, str]:
-    """Which state of `Model` each parameter and buffer of the candidate takes.
-
-    Raises:
-        ValueError: they cannot be told apart by name, nor by order.
-    """
+    """Which state of `Model` each parameter and buffer of the candidate takes."""
     if own == given:
         return {name: name for name in own}
     if list(own.values()) == list(given.values()):

@@ -124,11 +124,7 @@ def words(error: Exception) -> str:
 
 
 def staged(files: Mapping[str, str], main: str, needed: Sequence[str], what: str) -> ModuleType:
-    """Execute one of a task's files among the others, all of them where they are called for.
-
-    Raises:
-        ProblemError: it does not load, or `what` the text comes from does not define what is needed.
-    """
+    """Execute one of a task's files among the others, all of them where they are called for."""
     folder = Path(tempfile.mkdtemp(prefix="task-"))
     laid(folder, files)
     with placed(here()):
@@ -140,11 +136,7 @@ def staged(files: Mapping[str, str], main: str, needed: Sequence[str], what: str
 
 
 def executed(path: Path, name: str = "task") -> ModuleType:
-    """Execute a Python file of a task, with its folder on the path, and return it as a module.
-
-    Raises:
-        ProblemError: it does not load; file, line and error are named.
-    """
+    """Execute a Python file of a task, with its folder on the path, and return it as a module."""
     made = ModuleType(name)
     made.__file__ = str(path)
     try:

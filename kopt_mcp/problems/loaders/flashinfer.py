@@ -173,11 +173,7 @@ def _is_shares(tensor: Tensor, definition: Definition) -> bool:
 
 
 def _opened(name: str, path: Path) -> tuple[dict[str, Any], bytes]:
-    """A `.safetensors` file: a header of JSON after its length, then the bytes.
-
-    Raises:
-        ProblemError: it is none.
-    """
+    """A `.safetensors` file: a header of JSON after its length, then the bytes."""
     data = bytes_of(path)
     size = int.from_bytes(data[:8], "little")
     if data.startswith(b"version https://git-lfs"):
@@ -194,11 +190,7 @@ def _opened(name: str, path: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def _from_file(name: str, key: str, shape: tuple[int, ...], tensor: Tensor, opened: Tensors) -> torch.Tensor:
-    """A tensor of a file, whose shape and dtype must be the definition's.
-
-    Raises:
-        ProblemError: the file does not hold it.
-    """
+    """A tensor of a file, whose shape and dtype must be the definition's."""
     header, data = opened(name)
     found = header.get(key)
     if not isinstance(found, dict):

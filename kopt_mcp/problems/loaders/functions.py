@@ -43,11 +43,7 @@ def load(path: Path, *, reference: str, shapes: Sequence[str], dtypes: Sequence[
 
 
 def _function(reference: str, path: Path) -> Callable[..., Any]:
-    """The reference itself, its literal arguments added.
-
-    Raises:
-        ProblemError: the module or file does not load, or has no such function.
-    """
+    """The reference itself, its literal arguments added."""
     where = place(reference)
     holder = executed(path, "reference") if where.is_file else _module(where.where, path)
     function = getattr(holder, where.name, None)

@@ -154,11 +154,7 @@ def _case(name: str, module: ModuleType, key: int, timed: bool, tensors: list[to
 
 
 def _lent(module: ModuleType, test: Test) -> Lent:
-    """Call the reference once, and see which inputs it writes into.
-
-    Raises:
-        ProblemError: it fails, or returns something else than tensors.
-    """
+    """Call the reference once, and see which inputs it writes into."""
     try:
         tensors = drawn(test.key, 1, here())
         before = [t.clone() for t in tensors]

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import ast
 import secrets
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,18 +49,6 @@ class Options:
     values: str
 
 
-@dataclass(frozen=True)
-class Size:
-    """The problem with some of its constants replaced: what it executes to, and what it takes."""
-
-    where: str
-    constants: Mapping[str, Any]
-    task: Mapping[str, Any]
-    specs: tuple[Spec, ...]
-    nest: Any
-    costs: Costs | None
-
-
 def load(
     path: Path,
     *,
@@ -87,16 +75,25 @@ def load(
     one_of("values", values, ("given", "normal"))
     source, options = text_of(path), Options(dtype, mode, weights, values)
     _require_constants(source, sizes)
-    made = [_size(path.name, source, constants, options) for constants in ({}, *sizes)]
-    states = _States(made, options)
-    names = _names(made, states)
-    cases = [_case(number, one, states, options) for number, one in enumerate(made)]
-    reference = exact(lambda *args: _forward(made, states, names, args))
+    seed = secrets.randbits(16)
+    made = [_Size(path.name, source, constants, options, seed) for constants in ({}, *sizes)]
+    names = list(made[0].state(0))
+    if other := next((size for size in made if list(size.state(0)) != names), None):
+        raise ProblemError(f"{other.where} has other parameters than without; expected the same.")
+    cases = [size.case() for size in made]
 
     def inputs(make: Make, which: int, weights: int, **_: Any) -> list[Input]:
-        state = states.of(which, weights).values()
+        state = made[which].state(weights).values()
         return [*made[which].specs, *(make.literal(tensor) for tensor in state), which, weights]
 
+    def forward(*args: Any) -> Any:
+        """`Model` on flat arguments, with the state that is among them."""
+        size, count = made[args[-2]], len(made[args[-2]].specs)
+        state = dict(zip(names, args[count:-2], strict=True))
+        with placed(device_of(args)):
+            return functional_call(size.built(args[-1])[0], state, tuple(rebuild(size.nest, args[:count])))
+
+    reference = exact(forward)
     return problem_of(
         slug(path.stem),
         cases,
@@ -111,7 +108,7 @@ def load(
             "source": source,
             "dtype": dtype,
             "mode": mode,
-            "seed": states.seed,
+            "seed": seed,
             "state": names,
             "sizes": [{"constants": dict(s.constants), "inputs": len(s.specs), "nest": s.nest} for s in made],
         },
@@ -127,50 +124,90 @@ def _require_constants(source: str, sizes: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def _size(file: str, source: str, constants: Mapping[str, Any], options: Options) -> Size:
-    """Execute the file with these constants, and find out what `get_inputs` returns."""
-    where = f"{file} with {dict(constants)}" if constants else file
-    try:
-        task = adapter.executed(source, constants)
-    except Exception as error:
-        raise ProblemError(f"{where} does not load: {words(error)}") from error
-    for needed in ("Model", "get_inputs", "get_init_inputs"):
-        if not callable(task.get(needed)):
-            raise ProblemError(f"{where} defines no {needed}; expected {needed} to be a class or a function.")
-    key = adapter.register_inputs(source, constants, task, options.dtype)
-    specs, nest = _recipes(where, task, key, options)
-    return Size(where, constants, task, specs, nest, _costs(task, nest, specs, options))
+class _Size:
+    """The problem with some of its constants replaced: what it takes, its costs, and the state of its `Model`."""
 
-
-def _recipes(where: str, task: Mapping[str, Any], key: int, options: Options) -> tuple[tuple[Spec, ...], Any]:
-    """How to draw each tensor that `get_inputs` returns."""
-    drawn = _Drawn()
-    try:
+    def __init__(self, file: str, source: str, constants: Mapping[str, Any], options: Options, seed: int) -> None:
+        """Execute the file with these constants, and find out what `get_inputs` returns."""
+        self.where = f"{file} with {dict(constants)}" if constants else file
+        self.constants, self._options, self._seed = constants, options, seed
+        self._dtype = getattr(torch, options.dtype)
         try:
-            with on_shapes(), drawn:
-                returned = list(task["get_inputs"]())
-        except NotImplementedError:  # an operator that needs values: draw them
-            drawn = _Drawn()
-            with placed("cpu"), seeded(1, "cpu"), drawn:
-                returned = list(task["get_inputs"]())
-        tensors, nest = flatten(returned)
-    except Unusable as error:
-        raise ProblemError(f"{where}: get_inputs(): {error}.") from error
-    except Exception as error:
-        raise ProblemError(f"{where}: get_inputs() fails: {words(error)}") from error
-    if not tensors:
-        raise ProblemError(f"{where}: get_inputs() returns no tensor; expected a list that holds one.")
-    return tuple(_recipe(t, n, drawn, key, options) for n, t in enumerate(tensors)), nest
+            self._task = adapter.executed(source, constants)
+        except Exception as error:
+            raise ProblemError(f"{self.where} does not load: {words(error)}") from error
+        for needed in ("Model", "get_inputs", "get_init_inputs"):
+            if not callable(self._task.get(needed)):
+                raise ProblemError(f"{self.where} defines no {needed}; expected {needed} to be a class or a function.")
+        tensors, self.nest, drawn = self._inputs()
+        key = adapter.register_inputs(source, constants, self._task, options.dtype)
+        self.specs = [_recipe(t, drawn.recipe(t), {"key": key, "index": n}, options) for n, t in enumerate(tensors)]
+        self.built = lru_cache(maxsize=_SETS)(self._built)
+
+    def _inputs(self) -> tuple[list[torch.Tensor], Any, _Drawn]:
+        try:
+            try:
+                with on_shapes(), _Drawn() as drawn:
+                    returned = list(self._task["get_inputs"]())
+            except NotImplementedError:  # an operator that needs values: draw them
+                with placed("cpu"), seeded(1, "cpu"), _Drawn() as drawn:
+                    returned = list(self._task["get_inputs"]())
+            tensors, nest = flatten(returned)
+        except Unusable as error:
+            raise ProblemError(f"{self.where}: get_inputs(): {error}.") from error
+        except Exception as error:
+            raise ProblemError(f"{self.where}: get_inputs() fails: {words(error)}") from error
+        if not tensors:
+            raise ProblemError(f"{self.where}: get_inputs() returns no tensor; expected a list that holds one.")
+        return tensors, nest, drawn
+
+    def state(self, weights: int) -> dict[str, torch.Tensor]:
+        """Parameters and buffers by name, on the CPU, in one set of weights."""
+        return self.built(weights)[1]
+
+    def _built(self, weights: int) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+        """`Model`, for all of it that is no state, and its state."""
+        try:
+            with seeded(self._seed + weights, "cpu"), placed("cpu"):
+                model = adapter.constructed(self._task["Model"], self._task)
+        except Exception as error:
+            raise ProblemError(f"{self.where}: Model(*get_init_inputs()) fails: {words(error)}") from error
+        if not isinstance(model, torch.nn.Module):
+            raise ProblemError(f"{self.where}: Model is not a torch.nn.Module; expected a class of that kind.")
+        model = model.to(self._dtype).train(self._options.mode == "train")
+        state = {name: tensor.detach() for name, tensor in adapter.state_of(model).items()}
+        return model, _varied(state, self._seed + weights) if self._options.weights == "drawn" else state
+
+    def case(self) -> Case:
+        """The workload that it is."""
+        costs = self._costs()
+        moved = size_of([*self.specs, *self.state(0).values()]) + (costs.output_bytes if costs else 0)
+        shape = "x".join(str(n) for n in self.specs[0].shape) or "scalar"
+        name = f"{shape}-{_DTYPES[self._options.dtype]}"
+        return Case(name, self._options.dtype, self.specs, moved, costs, params={"weights": 0})
+
+    def _costs(self) -> Costs | None:
+        """Of one forward pass, on shapes alone."""
+        try:
+            with on_shapes():
+                model = adapter.constructed(self._task["Model"], self._task).to(self._dtype)
+                model.train(self._options.mode == "train")
+        except Exception:  # a constructor that looks at values; the costs are then not known
+            return None
+        return counted(lambda *args: model(*rebuild(self.nest, args)), self.specs)
 
 
-def _recipe(tensor: torch.Tensor, index: int, drawn: _Drawn, key: int, options: Options) -> Spec:
+def _recipe(tensor: torch.Tensor, drawn: Drawing | None, otherwise: dict[str, float], options: Options) -> Spec:
+    """How to draw a tensor that `get_inputs` returned: as it was drawn, or by its own code."""
     dtype = options.dtype if tensor.dtype.is_floating_point else str(tensor.dtype).removeprefix("torch.")
-    kind, args = drawn.recipe(tensor)
+    kind, args = drawn or ("generated", otherwise)
     if kind == "uniform" and options.values == "normal":
         kind, args = "normal", {"scale": 1.0, "shift": 0.0}
-    if kind == "generated":
-        args = {"key": key, "index": index}
-    return Spec(kind, tuple(tensor.shape), dtype, args)  # type: ignore[arg-type]
+    return Spec(kind, tuple(tensor.shape), dtype, args)
+
+
+Drawing = tuple[Literal["uniform", "normal", "integers"], dict[str, float]]
+"""Kind and arguments of a recipe."""
 
 
 class _Drawn(TorchFunctionMode):
@@ -178,76 +215,26 @@ class _Drawn(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._made: list[tuple[torch.Tensor, int, str, dict[str, float]]] = []
+        self._made: list[tuple[torch.Tensor, int, Drawing]] = []
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = function(*args, **kwargs)
+        drawing: Drawing | None = None
         if function is torch.rand:
-            self._note(out, "uniform", {"low": 0.0, "high": 1.0})
+            drawing = ("uniform", {"low": 0.0, "high": 1.0})
         elif function is torch.randn:
-            self._note(out, "normal", {"scale": 1.0, "shift": 0.0})
+            drawing = ("normal", {"scale": 1.0, "shift": 0.0})
         elif function is torch.randint:
             ends = [kwargs[n] for n in ("low", "high") if n in kwargs] or [a for a in args if isinstance(a, int)]
-            self._note(out, "integers", {"low": ends[0] if len(ends) > 1 else 0, "high": ends[-1]})
+            drawing = ("integers", {"low": ends[0] if len(ends) > 1 else 0, "high": ends[-1]})
+        if drawing:
+            self._made.append((out, out._version, drawing))
         return out
 
-    def _note(self, tensor: torch.Tensor, kind: str, args: dict[str, float]) -> None:
-        self._made.append((tensor, tensor._version, kind, args))
-
-    def recipe(self, tensor: torch.Tensor) -> tuple[str, dict[str, float]]:
-        """Kind and arguments of the recipe of a tensor; `generated` where none is known."""
-        for made, version, kind, args in self._made:
-            if made is tensor and made._version == version:
-                return kind, args
-        return "generated", {}
-
-
-def _costs(task: Mapping[str, Any], nest: Any, specs: tuple[Spec, ...], options: Options) -> Costs | None:
-    """Of one forward pass, on shapes alone."""
-    try:
-        with on_shapes():
-            model = adapter.constructed(task["Model"], task).to(getattr(torch, options.dtype))
-    except Exception:  # a constructor that looks at values; the costs are then not known
-        return None
-    model.train(options.mode == "train")
-    return counted(lambda *args: model(*rebuild(nest, args)), specs)
-
-
-class _States:
-    """The state of `Model`, by size and set of weights; the last few are kept."""
-
-    def __init__(self, sizes: list[Size], options: Options) -> None:
-        self.seed = secrets.randbits(16)
-        self._sizes, self._options = sizes, options
-        self._kept: OrderedDict[tuple[int, int], tuple[torch.nn.Module, dict[str, torch.Tensor]]] = OrderedDict()
-
-    def of(self, size: int, weights: int) -> dict[str, torch.Tensor]:
-        """Parameters and buffers by name, on the CPU."""
-        return self.built(size, weights)[1]
-
-    def built(self, size: int, weights: int) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-        """The module that they are of too: for all of it that is no state."""
-        if (size, weights) not in self._kept:
-            model = _model(self._sizes[size], self.seed + weights, self._options)
-            state = {name: tensor.detach() for name, tensor in adapter.state_of(model).items()}
-            if self._options.weights == "drawn":
-                state = _varied(state, self.seed + weights)
-            self._kept[size, weights] = (model, state)
-            if len(self._kept) > _SETS * len(self._sizes):
-                self._kept.popitem(last=False)
-        return self._kept[size, weights]
-
-
-def _model(size: Size, seed: int, options: Options) -> torch.nn.Module:
-    try:
-        with seeded(seed, "cpu"), placed("cpu"):
-            model = adapter.constructed(size.task["Model"], size.task)
-    except Exception as error:
-        raise ProblemError(f"{size.where}: Model(*get_init_inputs()) fails: {words(error)}") from error
-    if not isinstance(model, torch.nn.Module):
-        raise ProblemError(f"{size.where}: Model is not a torch.nn.Module; expected a class of that kind.")
-    return model.to(getattr(torch, options.dtype)).train(options.mode == "train")
+    def recipe(self, tensor: torch.Tensor) -> Drawing | None:
+        """How a tensor was drawn; None where that is not known."""
+        return next((d for made, version, d in self._made if made is tensor and made._version == version), None)
 
 
 def _varied(state: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
@@ -261,29 +248,3 @@ def _varied(state: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor
             tensor = (noise if float(first) == 0 else float(first) * noise.exp()).to(tensor.dtype)
         made[name] = tensor
     return made
-
-
-def _names(sizes: list[Size], states: _States) -> list[str]:
-    """The names of the state, which all sizes must have in common."""
-    names = list(states.of(0, 0))
-    for number, size in enumerate(sizes):
-        if list(states.of(number, 0)) != names:
-            raise ProblemError(f"{size.where} has other parameters than without; expected the same.")
-    return names
-
-
-def _forward(sizes: list[Size], states: _States, names: list[str], args: tuple[Any, ...]) -> Any:
-    """`Model` on flat arguments, with the state that is among them."""
-    which, weights = args[-2:]
-    size, count = sizes[which], len(sizes[which].specs)
-    state = dict(zip(names, args[count:-2], strict=True))
-    with placed(device_of(args)):
-        return functional_call(states.built(which, weights)[0], state, tuple(rebuild(size.nest, args[:count])))
-
-
-def _case(number: int, size: Size, states: _States, options: Options) -> Case:
-    state = list(states.of(number, 0).values())
-    moved = size_of([*size.specs, *state]) + (size.costs.output_bytes if size.costs else 0)
-    shape = "x".join(str(n) for n in size.specs[0].shape) or "scalar"
-    name = f"{shape}-{_DTYPES[options.dtype]}"
-    return Case(name, options.dtype, size.specs, moved, size.costs, params={"weights": 0})
