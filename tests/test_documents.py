@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -79,6 +80,21 @@ async def test_a_client_without_resources_reads_the_same_text_through_log(projec
         assert (await document(client, "learned-patterns")).startswith("---\nname: learned-patterns")
 
 
+async def test_what_a_skill_links_to_is_read_by_the_path_that_stands_there(project: Project) -> None:
+    for file in skills.files():
+        for link in re.findall(
+            r"\]\(((?:\.\./)*[a-z0-9_/-]+\.(?:md|py|cu|hip|c))\)", file.path.read_text(encoding="utf-8")
+        ):
+            if not link.endswith("SKILL.md"):
+                assert documents.uri_of(link) is not None, (file.uri, link)
+    async with client_of(project) as client:
+        wanted = await text_at(client, "skill://optimize-loop/references/answers.md")
+        for read in ("references/answers.md", "answers.md", "optimize-loop/references/answers.md"):
+            assert await document(client, read) == wanted
+        for nothing in ("", "SKILL.md", ".md", "../../../etc/passwd"):
+            assert "no document has this name; there are" in await refused(client, read=nothing)
+
+
 def test_every_skill_is_short_enough_to_be_read_whole() -> None:
     assert [f.uri for f in skills.files() if len(f.path.read_text(encoding="utf-8")) > documents.MOST] == []
 
@@ -87,6 +103,7 @@ async def test_a_document_that_is_not_there_is_refused_with_the_nearest_one(proj
     async with client_of(project) as client:
         text = await refused(client, read="optimise-loop")
         assert text == "read is 'optimise-loop'; no document has this name; did you mean 'optimize-loop'?"
+        assert "did you mean 'tier1-block-tiling'?" in await refused(client, read="tier1")
         assert "there are optimize-loop, benchmark," in await refused(client, read="zzz")
         assert (await refused(client, read="skill://nobody/SKILL.md")).startswith("read is 'skill://nobody/SKILL.md': ")
         text = await refused(client, read="benchmark", query="x")

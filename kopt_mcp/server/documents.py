@@ -48,13 +48,16 @@ async def answer(ctx: Context[Any, Any], name: str, *, alone: bool) -> CallToolR
 def uri_of(name: str) -> str | None:
     """The resource that is meant; None where a bare name is no skill's.
 
-    A URI stands for itself, experiments/ID/FILE for that file, a bare name for a skill's SKILL.md.
+    A URI stands for itself, experiments/ID/FILE for that file, a bare name for a skill's SKILL.md, and a path as the
+    skills link to it (references/answers.md) for the one file whose path ends so.
     """
     if "://" in name:
         return name
     if name.startswith("experiments/") and name.count("/") >= 2:
         return links.uri_of(name)
-    return _by_name().get(name.strip().lower().removesuffix("/skill.md"))
+    path = name.strip().lower().lstrip("./")
+    ending = [f.uri for f in skills.files() if f.uri.lower().endswith((f"/{path}", f"{skills.SCHEME}{path}"))]
+    return _by_name().get(path.removesuffix("/skill.md")) or (ending[0] if len(ending) == 1 else None)
 
 
 def _by_name() -> dict[str, str]:
@@ -64,6 +67,6 @@ def _by_name() -> dict[str, str]:
 
 def _unknown(name: str) -> str:
     known = _by_name()
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, known, n=1) or [one for one in known if name and one.startswith(name)]
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
     return f"read is {name[:100]!r}; no document has this name; {hint}"
