@@ -130,8 +130,9 @@ def test_an_input_that_is_updated_in_place_is_the_first_output(place: Place) -> 
         (
             "out = torch.softmax(x, -1); return out, out",
             "INCORRECT_NUMERICAL",
-            "two outputs of a timed call share memory",
+            "two outputs share memory",
         ),
+        ("return x.sum(-1, True).expand_as(x)", "INCORRECT_SHAPE", "has elements that share memory"),
         ("return torch.zeros(1 << 24)", "INCORRECT_SHAPE", "larger than expected"),
         ("return [x.clone()] * 65", "CHEATED", "gave an answer to 'timed' that is none"),
         ("return 7", "INCORRECT_SHAPE", "is a int, expected a tensor"),
@@ -178,7 +179,7 @@ def test_memory_is_read_where_there_is_some() -> None:
 )
 def test_a_description_that_does_not_fit_the_bytes_is_a_lie(meta: Any) -> None:
     with pytest.raises(Fault) as caught:
-        rebuilt([torch.zeros(16, dtype=torch.uint8)], [meta])
+        rebuilt([torch.zeros(16, dtype=torch.uint8)], [meta], [(64, 16)])
     assert caught.value.status == "CHEATED"
     with pytest.raises(Fault, match="other outputs than it returned"):
-        rebuilt([], [meta])
+        rebuilt([], [meta], [])

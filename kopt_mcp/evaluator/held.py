@@ -19,7 +19,6 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -130,7 +129,9 @@ class Held:
             laid.require_unchanged(free)
         outputs = None
         if look:
-            returned = process.outputs(process.ask("hand_over")) if memory is None else rebuilt(memory, described)
+            returned = (
+                process.outputs(process.ask("hand_over")) if memory is None else rebuilt(memory, described, call.places)
+            )
             outputs = [*mutated, *returned]
         wall_us = (time.perf_counter() - begin) * 1e6
         return Timed(max(us - self._empty_us, RESOLUTION_US), wall_us, seed, outputs)
@@ -218,7 +219,7 @@ class _Call:
     def __init__(self, process: CandidateProcess) -> None:
         self._process, self._pid = process, process.runner.pid
         self._strays = process.turn.freeze(self._pid)
-        self._places: list[tuple[int, int]] = []
+        self.places: list[tuple[int, int]] = []
         self._glance, self._pieces = Glance(), list[Piece]()
 
     def go(self, glance: Callable[[], None] | None) -> float:
@@ -239,9 +240,9 @@ class _Call:
             if said[:TOKEN_BYTES] != token or count > _MOST_OUTPUTS:
                 raise Fault("CHEATED", "the candidate's process gave an answer to 'timed' that is none")
             data = channel.wait_for(count * PLACE.size, timeout_s)
-        self._places = [PLACE.unpack_from(data, n * PLACE.size) for n in range(count)]
+        self.places = [PLACE.unpack_from(data, n * PLACE.size) for n in range(count)]
         if glance is not None:
-            self._pieces = self._glance(self._process.runner.main_pid, self._places)
+            self._pieces = self._glance(self._process.runner.main_pid, self.places)
             self._strays = self._process.turn.freeze(self._pid)
         return us
 
@@ -253,15 +254,12 @@ class _Call:
         """The bytes of each output, read out of the stopped process; None where the system does not let us.
 
         Raises:
-            Fault: they are more than `most`, overlap, changed after the answer, or cannot be read though ours could be.
+            Fault: they are more than `most`, changed after the answer, or cannot be read though ours could be.
         """
-        if sum(size for _, size in self._places) > most:
+        if sum(size for _, size in self.places) > most:
             raise Fault("INCORRECT_SHAPE", "the outputs are larger than expected")
-        ordered = sorted(place for place in self._places if place[1])
-        if any(address + size > following for (address, size), (following, _) in pairwise(ordered)):
-            raise Fault("INCORRECT_NUMERICAL", "two outputs of a timed call share memory")
         try:
-            found = [read(self._process.runner.main_pid, address, size) for address, size in self._places]
+            found = [read(self._process.runner.main_pid, address, size) for address, size in self.places]
         except OSError as error:
             if error.errno == errno.EFAULT:
                 raise Fault("CHEATED", "the candidate's process says that an output lies where nothing is") from None

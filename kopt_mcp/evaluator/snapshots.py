@@ -7,7 +7,7 @@ import errno
 import os
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from random import SystemRandom
@@ -17,6 +17,8 @@ import torch
 
 from kopt_mcp.evaluator.answers import is_sizes
 from kopt_mcp.evaluator.faults import Fault
+from kopt_mcp.evaluator.lying import Lying
+from kopt_mcp.evaluator.watching import Structure, require_own_memory
 
 _RANDOM = SystemRandom()
 ReadMemory = Callable[[int, int, int], torch.Tensor]
@@ -117,15 +119,20 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-def rebuilt(memory: list[torch.Tensor], described: list[Any]) -> list[torch.Tensor]:
-    """The outputs, from their bytes and from what the runner says of their shapes.
+def rebuilt(memory: list[torch.Tensor], described: list[Any], places: list[tuple[int, int]]) -> list[torch.Tensor]:
+    """The outputs, from their bytes, from what the runner says of their shapes, and from where they lay.
 
     Raises:
-        Fault: the two do not fit.
+        Fault: these do not fit, or not every element had memory of its own.
     """
     if len(memory) != len(described):
         raise Fault("CHEATED", "the candidate's process described other outputs than it returned")
-    return [_shaped(data, meta) for data, meta in zip(memory, described, strict=True)]
+    outputs = [_shaped(data, meta) for data, meta in zip(memory, described, strict=True)]
+    try:
+        require_own_memory([replace(Lying.of(t), address=at) for t, (at, _) in zip(outputs, places, strict=True)])
+    except Structure as error:
+        raise Fault(error.kind, str(error)) from None
+    return outputs
 
 
 def _shaped(data: torch.Tensor, meta: Any) -> torch.Tensor:

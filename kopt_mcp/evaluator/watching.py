@@ -13,9 +13,13 @@ from typing import Any
 
 import torch
 
+from kopt_mcp.evaluator.lying import Lying, share
+
 _M_PERTURB, _M_MMAP_MAX, _M_TRIM_THRESHOLD = -6, -4, -1
 """Parameters of glibc's mallopt: fill allocated memory with a byte, so that unwritten outputs show; take large blocks
 from the heap, and never give it back: otherwise every timed call would pay for the page faults of a fresh output."""
+_SMALLEST = float(torch.finfo(torch.float64).tiny)
+"""Half of it is denormal: zero where the processor has been told to flush those, and equal to zero too."""
 _LATE_STRIDE, _LATE_MOST = 61, 8192
 """Spacing of the elements that arrive late, and about how many there are at most: too few to warm the L2."""
 
@@ -40,7 +44,22 @@ def plain_outputs(returned: Any, inputs: Iterable[torch.Tensor], device: str) ->
         _check_plain(tensor, position, device)
         if tensor.numel() and tensor.untyped_storage().data_ptr() in own:
             raise Structure("INCORRECT_NUMERICAL", f"output {position} shares the memory of an input")
+    require_own_memory([Lying.of(t) for t in outputs])
     return outputs
+
+
+def require_own_memory(outputs: list[Lying]) -> None:
+    """See that each element of each output has memory of its own, as whoever changes one must rely on.
+
+    Raises:
+        Structure: it has not.
+    """
+    for position, lying in enumerate(outputs):
+        if lying.repeats_itself():
+            text = f"output {position} has elements that share memory (shape {lying.shape}, strides {lying.strides})"
+            raise Structure("INCORRECT_SHAPE", text)
+    if share(outputs):
+        raise Structure("INCORRECT_NUMERICAL", "two outputs share memory")
 
 
 def _check_plain(tensor: Any, position: int, device: str) -> None:
@@ -156,6 +175,7 @@ def global_state() -> dict[str, Any]:
         "grad mode": torch.is_grad_enabled(),
         "torch.backends.mkldnn.enabled": torch.backends.mkldnn.enabled,
         "the float32 matmul precision": torch.get_float32_matmul_precision(),
+        "what becomes of denormal numbers": _SMALLEST / 2 > 0,
     }
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["the CUDA random number generator's state"] = torch.cuda.get_rng_state()
