@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kopt_mcp.devices import describe_as, resolve, shared_bytes
-from kopt_mcp.devices.arch import ARCHITECTURES
-from kopt_mcp.devices.table import GIB, Row, table
+from kopt_mcp.devices.table import GIB, table
 
 KNOWN = [
     ("Tesla T4", "Tesla T4", 320),
@@ -214,26 +213,12 @@ def test_the_table_is_large_enough_and_no_row_shadows_another() -> None:
         assert spec.name == row.name
 
 
-def formula_tflops(row: Row, dtype: str) -> float | None:
-    """units x clock x operations per clock (x derate off fp32), in 1e12/s; None where a factor is not known.
-
-    `fp16_acc_fp16` and `fp8_acc_fp16` take the full rate of their type; `half_rate` is about the type itself.
-    """
-    arch = table().architectures[row.chip.arch]
-    ops = arch.ops_per_clock.get(dtype.removesuffix("_acc_fp16"))
-    if ops is None or row.chip.clock_mhz is None:
-        return None
-    derate = 1.0 if dtype == "fp32" else arch.derate
-    half = 0.5 if dtype in row.half_rate else 1.0
-    return row.chip.units * row.chip.clock_mhz * 1e6 * ops * derate * half / 1e12
-
-
 def test_every_published_peak_agrees_with_units_clock_and_rate_unless_the_row_says_why() -> None:
     off = []
     for row in table().devices:
         excused = {dtype for dtypes in row.off_formula.values() for dtype in dtypes}
         for dtype, figure in row.tflops.items():
-            expected = formula_tflops(row, dtype)
+            expected = table().formula_tflops(row, dtype)
             fits = expected is None or abs(figure.value / expected - 1) <= 0.03
             if fits == (dtype in excused) and expected is not None:
                 off.append((row.name, dtype, figure.value, expected))
@@ -247,12 +232,12 @@ def test_every_architecture_has_its_largest_block_of_shared_memory() -> None:
     assert {row.chip.arch for row in table().devices} <= set(table().architectures)
 
 
-def test_both_tables_of_architectures_agree_on_the_largest_block_of_shared_memory() -> None:
-    both = set(ARCHITECTURES) & set(table().architectures)
-    assert len(both) > 15
-    assert {arch: ARCHITECTURES[arch].shared_block_bytes for arch in both} == {
-        arch: shared_bytes(arch) for arch in both
-    }
+def test_what_nobody_published_is_computed_for_all_types_of_the_architecture() -> None:
+    rates = describe_as("NVIDIA GeForce RTX 2080 Ti")["tflops"]
+    assert rates == {"fp32": 13.4, "fp16": 53.8, "int8": 215.2, "fp16_acc_fp16": 107.6}
+    spec = resolve("NVIDIA GeForce RTX 2080 Ti")
+    assert spec is not None
+    assert {(peak.method, peak.confidence) for peak in spec.tflops.values()} == {("computed", "medium")}
 
 
 def test_cards_that_public_tables_confuse_have_different_peaks() -> None:

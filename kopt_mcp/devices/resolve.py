@@ -95,7 +95,7 @@ def _whole(row: Row, name: str) -> Spec:
         l2_bytes=int(row.l2_mib.value * (1 << 20)) if row.l2_mib else None,
         shared_bytes=shared_bytes(row.chip.arch),
         bandwidth_gbps=spec.peak(row.bandwidth_gbps),
-        tflops={dtype: spec.peak(figure) for dtype, figure in row.tflops.items()},
+        tflops={dtype: spec.peak(figure) for dtype, figure in spec.rates(row).items()},
         notes=notes,
     )
 

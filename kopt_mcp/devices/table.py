@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from functools import cache
 from importlib.resources import files
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import yaml
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from kopt_mcp.devices.arch import ARCHITECTURES
 from kopt_mcp.models import Peak, Record
 
 GIB = 1 << 30
@@ -24,26 +25,34 @@ class Figure(NamedTuple):
     """One number of the table with where it comes from."""
 
     value: float
-    source: Source
-    confidence: Literal["high", "medium", "low"]
+    source: Source = "datasheet"
+    confidence: Literal["high", "medium", "low"] = "high"
+
+
+Written = Annotated[Figure, BeforeValidator(lambda written: written if isinstance(written, list) else [written])]
+"""A figure as it may be written: the number alone."""
 
 
 class Chip(Record):
     """What a device must agree with, besides its name, to be this product."""
 
-    vendor: Vendor
     arch: str
     units: int
     """Streaming multiprocessors or compute units."""
     clock_mhz: int | None = None
     memory_gib: tuple[float, ...] = ()
 
+    @property
+    def vendor(self) -> Vendor:
+        """By the name of the architecture."""
+        return "nvidia" if self.arch.startswith("sm_") else "amd"
+
 
 class Mig(Record):
     """How an NVIDIA GPU can be cut."""
 
     memory_slices: int
-    sms: dict[str, int]
+    sms: dict[str, int] = Field(default_factory=dict)
     """Streaming multiprocessors by profile name (`1g.18gb`)."""
 
 
@@ -53,12 +62,14 @@ class Row(Record):
     name: str
     pattern: str
     chip: Chip
-    bandwidth_gbps: Figure
-    l2_mib: Figure | None = None
-    tflops: dict[str, Figure] = Field(default_factory=dict)
+    bandwidth_gbps: Written
+    l2_mib: Written | None = None
+    tflops: dict[str, Written] = Field(default_factory=dict)
+    computed: Literal["medium", "low"] | None = None
+    """The confidence of rates by the formula, where none are published."""
     half_rate: tuple[str, ...] = ()
     off_formula: dict[str, list[str]] = Field(default_factory=dict)
-    """Reason to the dtypes whose published figure is more than 3 % off the formula of tests/test_devices.py."""
+    """Reason to the dtypes whose published figure is more than 3 % off the formula."""
     mig: Mig | None = None
     notes: tuple[str, ...] = ()
 
@@ -85,7 +96,7 @@ class Row(Record):
 class Architecture(Record):
     """What all products of one architecture share."""
 
-    shared_bytes: int
+    shared_bytes: int | None = None
     derate: float = 1.0
     ops_per_clock: dict[str, int]
 
@@ -106,6 +117,28 @@ class Table(Record):
             confidence=figure.confidence,
         )
 
+    def rates(self, row: Row) -> dict[str, Figure]:
+        """Published rates, else computed ones, in 1e12/s by dtype."""
+        if row.computed is None:
+            return row.tflops
+        halved = [f"{dtype}_acc_fp16" for dtype in ("fp16", "fp8") if dtype in row.half_rate]
+        dtypes = [*self.architectures[row.chip.arch].ops_per_clock, *halved]
+        known = {dtype: rate for dtype in dtypes if (rate := self.formula_tflops(row, dtype))}
+        return {dtype: Figure(round(rate, 1), "computed", row.computed) for dtype, rate in known.items()}
+
+    def formula_tflops(self, row: Row, dtype: str) -> float | None:
+        """units x clock x operations per clock (x derate off fp32), in 1e12/s; None where a factor is not known.
+
+        `fp16_acc_fp16` and `fp8_acc_fp16` take the full rate of their type; `half_rate` is about the type itself.
+        """
+        arch = self.architectures[row.chip.arch]
+        ops = arch.ops_per_clock.get(dtype.removesuffix("_acc_fp16"))
+        if ops is None or row.chip.clock_mhz is None:
+            return None
+        derate = 1.0 if dtype == "fp32" else arch.derate
+        half = 0.5 if dtype in row.half_rate else 1.0
+        return row.chip.units * row.chip.clock_mhz * 1e6 * ops * derate * half / 1e12
+
 
 @cache
 def table() -> Table:
@@ -119,6 +152,8 @@ def table() -> Table:
 
 
 def shared_bytes(arch: str) -> int | None:
-    """Largest shared memory (LDS) one block may ask for, in bytes; None for an architecture not in the table."""
+    """Largest shared memory (LDS) one block may ask for, in bytes; None for an architecture not in a table."""
+    if arch in ARCHITECTURES:
+        return ARCHITECTURES[arch].shared_block_bytes
     known = table().architectures.get(arch)
     return known.shared_bytes if known else None
