@@ -73,6 +73,7 @@ class Process:
         self.held: list[Guarded] = []
         self.made: list[torch.Tensor] = []
         self.log: list[str] = []
+        self.last = 0
 
     def close(self) -> None:
         self.channel.close()
@@ -85,7 +86,7 @@ class Process:
         self.log.append("go")
         self.words[at] = value
         if self.made and self.ends:
-            self._work(value)
+            self._work()
 
     def halt(self, pid: int) -> None:
         self.log.append("stopped")
@@ -97,15 +98,18 @@ class Process:
         assert case is CASE
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        if op == "tell":
+            self.last = fields["value"]
+            if self.words[GO_AT] >= self.ticket:
+                self._work()
+            return {}
         assert op == "hold"
         self.made = []
         self.held = [draw(CASE.inputs, CASE.literals, 9, "cpu") for _ in range(fields["count"])]
         return {"inputs": [[described(b) for b in inputs.buffers] for inputs in self.held]}
 
     def begin(self, op: str, ticket: int) -> None:
-        self.made = [torch.zeros_like(inputs.args[0]) for inputs in self.held]
-        if self.words[GO_AT] >= ticket:
-            self._work(ticket)
+        self.made, self.ticket = [torch.zeros_like(inputs.args[0]) for inputs in self.held], ticket
         if self.queues:
             self._theirs.send(b"x")
 
@@ -114,10 +118,10 @@ class Process:
             self.channel.recv(1)
         return {"outputs": [[described(out)] for out in self.made]}
 
-    def _work(self, ticket: int) -> None:
+    def _work(self) -> None:
         for out, inputs in zip(self.made, self.held, strict=True):
             out.copy_(self.works(inputs.args[0]))
-        self.words[DONE_AT] = ticket
+        self.words[DONE_AT] = self.last
 
 
 @pytest.fixture
@@ -167,7 +171,7 @@ def test_calls_that_cannot_be_queued_are_let_go_and_told(made: Callable[..., Pro
     process, device = made(queues=False), Device()
     with opened(process, device) as gate:
         assert gate.through([1, 2, 3], 0) is None
-        assert process.words[DONE_AT] == process.words[GO_AT], "nothing is left waiting"
+        assert process.words[DONE_AT] == process.last, "nothing is left waiting"
 
 
 def test_calls_that_are_never_over_are_told_and_their_process_goes_on(made: Callable[..., Process]) -> None:
@@ -222,8 +226,8 @@ class Queue:
     def wait(self, ticket: int) -> None:
         self.log.append(("wait", ticket))
 
-    def tell(self, ticket: int) -> None:
-        self.log.append(("tell", ticket))
+    def tell(self, value: int) -> None:
+        self.log.append(("tell", value))
 
 
 @pytest.mark.parametrize("outputs", [2, 0])
@@ -240,7 +244,8 @@ def test_a_runner_queues_the_calls_between_the_two_words(monkeypatch: pytest.Mon
         held = one.hold({"count": 2, "distribution": "normal", "layout": "contiguous"})["inputs"]
         assert [len(call) for call in held] == [1, 1]
         told = one.enqueue({"ticket": 7})["outputs"]
-        assert one._gate.log == [("wait", 7), ("tell", 7)]
+        one.tell({"value": 9})
+        assert one._gate.log == [("wait", 7), ("tell", 9)]
         assert len(called) == 2
         assert len(told) == outputs, "outputs that are not contiguous cannot be named"
 

@@ -1,6 +1,7 @@
 """The evaluator's own code in a runner: every way to put something else in its place shows in its memory."""
 
 import builtins
+import ctypes
 import errno
 import json
 import os
@@ -151,6 +152,17 @@ def test_what_is_put_in_the_place_of_our_code_is_seen(
             sys.setprofile(before)
     assert caught is not None
     assert (caught.status, "in the evaluator's own code" in caught.detail) == ("CHEATED", True)
+
+
+def test_a_constant_that_is_changed_in_memory_is_seen(inside: Inside) -> None:
+    constants, other = timing.EventClock.sample.__code__.co_consts, 850.5
+    item = ctypes.c_void_p.from_address(id(constants) + tuple.__basicsize__ + 8 * constants.index(1000))
+    before, item.value = item.value, id(other)
+    try:
+        with pytest.raises(Fault, match=r"it changed a constant of .*EventClock\.sample"):
+            inside.seals.require_unbroken()
+    finally:
+        item.value = before
 
 
 def test_what_the_evaluator_and_honest_kernels_do_breaks_no_seal(inside: Inside) -> None:

@@ -231,17 +231,22 @@ class Candidate:
         return {"inputs": [[on_device.named(driver, b) for b in inputs.buffers] for inputs in self._held]}
 
     def enqueue(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Queue these calls behind the harness's word, and say where their outputs will be."""
+        """Queue these calls behind the harness's word, and say where their outputs will be; `tell` comes next."""
         assert self._gate is not None
         self._gate.wait(message["ticket"])
         made = [self._function(*inputs.args) for inputs in self._held]
-        self._gate.tell(message["ticket"])
         self._laid = made  # alive until the next ones: the harness reads them
         outputs = [plain_outputs(out, self._own(h.args), self.device) for out, h in zip(made, self._held, strict=True)]
         if not all(t.is_contiguous() and t.numel() for call in outputs for t in call):
             return {"outputs": []}
         driver = on_device.CudaDriver()
         return {"outputs": [[on_device.named(driver, t) for t in call] for call in outputs]}
+
+    def tell(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Have the harness told once all that was queued is over."""
+        assert self._gate is not None
+        self._gate.tell(message["value"])
+        return {}
 
     def operators(self, message: dict[str, Any]) -> dict[str, Any]:
         """Torch's own operators that compute in one call, whatever names the candidate calls them by."""

@@ -11,6 +11,7 @@ differences between two candidates say something. Launching is not in it, since 
 
 from __future__ import annotations
 
+import secrets
 import select
 import time
 from collections.abc import Callable
@@ -67,7 +68,7 @@ class Gate:
         described = process.ask("hold", count=count, distribution="normal", layout="contiguous")["inputs"]
         try:
             self._inputs = [[self._open(meta) for meta in call] for call in described]
-            first = self._queue(waiting=False)  # so that all memory is there and nothing needs to be loaded
+            first, _ = self._queue(waiting=False)  # so that all memory is there and nothing needs to be loaded
         except BaseException:
             self.close()
             raise
@@ -93,7 +94,7 @@ class Gate:
             Fault: the candidate failed, or its outputs are none.
         """
         drawn = [draw(self._case.inputs, self._case.literals, seed, self._device) for seed in seeds]
-        described = self._queue(waiting=True)
+        described, last = self._queue(waiting=True)
         if not described:
             return None
         looked_at = described[look_at]
@@ -101,27 +102,32 @@ class Gate:
         self._process.turn.halt(self._process.runner.pid)
         try:
             self._fill(drawn)
-            us = self._timed()
+            us = self._timed(last)
             return None if us is None else Passage(us, [on_device.read(self._driver, meta) for meta in looked_at])
         finally:
             self._process.turn.release(self._process.runner.pid, [])
             for address, _ in mapped:
                 self._driver.close(address)
 
-    def _queue(self, waiting: bool) -> list[list[Any]]:
-        """Have the calls queued; where their outputs will be, or nothing where they were let go at once."""
+    def _queue(self, waiting: bool) -> tuple[list[list[Any]], int]:
+        """Have the calls queued: where their outputs will be, or nothing where they were let go at once; the last word.
+
+        What the last word is to hold is not known before the calls are queued, so that none of them can write it.
+        """
         process, word, self._ticket = self._process, self._process.runner.shared, self._ticket + 1
         if not waiting:
             word.poke(GO_AT, self._ticket)
         process.begin("enqueue", ticket=self._ticket)
-        queued = not waiting or select.select([process.runner.channel.fileno()], [], [], _QUEUED_S)[0]
+        queued = not waiting or bool(select.select([process.runner.channel.fileno()], [], [], _QUEUED_S)[0])
         if not queued:
             word.poke(GO_AT, self._ticket)
         described: list[list[Any]] = process.answer("enqueue")["outputs"]
+        last = 1 + secrets.randbits(30)
+        process.ask("tell", value=last)
         if queued and len(described) == len(self._inputs):
-            return described
+            return described, last
         word.poke(GO_AT, self._ticket)
-        return []
+        return [], last
 
     def _fill(self, drawn: list[Guarded]) -> None:
         for values, places in zip(drawn, self._inputs, strict=True):
@@ -131,12 +137,12 @@ class Gate:
                 self._driver.write(address, buffer)
         self._evict()
 
-    def _timed(self) -> float | None:
+    def _timed(self, last: int) -> float | None:
         """None where they are never over while their process is stopped."""
         word = self._process.runner.shared
         begin = time.perf_counter()
         word.poke(GO_AT, self._ticket)
-        while word.peek(DONE_AT) != self._ticket:
+        while word.peek(DONE_AT) != last:
             if time.perf_counter() - begin > _MOST_S:
                 return None
         return (time.perf_counter() - begin) * 1e6

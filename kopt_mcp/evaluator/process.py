@@ -27,7 +27,7 @@ from kopt_mcp.problem import Case, Problem, Spec
 
 _LAST_MOMENTS_S = 2.0
 """Longest time between the end of its channel and that of a process, which says how it ended."""
-_LOOKED_AT_SHARE, _SAMPLE_S = 0.25, 0.001
+_LOOKED_AT_SHARE, _SAMPLE_S = 0.2, 0.001
 """Of timed calls on a GPU, how many are looked into while they run, and about how long one takes."""
 _RANDOM = SystemRandom()
 _LIFE = 10

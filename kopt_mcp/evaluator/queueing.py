@@ -33,9 +33,9 @@ class Stream:
         """What is queued after this waits until the word holds `ticket` or more."""
         self._call("cuStreamWaitValue32_v2", self._go, ticket)
 
-    def tell(self, ticket: int) -> None:
-        """What has been queued before this is over once the word holds `ticket`."""
-        self._call("cuStreamWriteValue32_v2", self._done, ticket)
+    def tell(self, value: int) -> None:
+        """What has been queued before this is over once the other word holds `value`."""
+        self._call("cuStreamWriteValue32_v2", self._done, value)
 
     def _call(self, name: str, address: int, value: int) -> None:
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)

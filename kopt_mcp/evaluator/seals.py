@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from kopt_mcp.evaluator.faults import Fault
@@ -35,6 +35,8 @@ _HEAD = 2 * _WORD
 _OURS = ("problem", *(f"evaluator.{m}" for m in ("candidate", "channel", "generated", "inputs", "native", "on_device")))
 _OURS += tuple(f"evaluator.{m}" for m in ("operators", "outbox", "queueing", "runner", "timing", "watching"))
 """Modules of ours that a runner's answers go through."""
+_CLOCKS = "kopt_mcp.evaluator.timing"
+"""The module in which a changed constant would be a changed time."""
 _USED, _KEYS = 2 * _WORD, 4 * _WORD
 """Where a dict holds its length, and the address of its table; the same from CPython 3.10 to 3.14."""
 _ITEMS = 3 * _WORD
@@ -176,10 +178,25 @@ def _function(name: str, function: FunctionType) -> Iterator[Seal]:
     bound = [function.__code__, function.__globals__, function.__defaults__, function.__closure__]
     words = list(_words(name, function, [v for v in bound if v is not None]))
     yield Seal(name, words[0].address, words[-1].address + _WORD - words[0].address)
+    if function.__module__ == _CLOCKS:
+        yield from _code(name, function.__code__)
     for cell in function.__closure__ or ():
         yield from _words(name, cell, [cell.cell_contents])
     if function.__kwdefaults__:
         yield from _dict(name, function.__kwdefaults__)
+
+
+def _code(name: str, code: CodeType) -> Iterator[Seal]:
+    """Its constants and names; not its instructions, which the interpreter itself rewrites."""
+    yield from _words(name, code, [code.co_consts, code.co_names])
+    for values in (code.co_consts, code.co_names):
+        size = values.__sizeof__() - tuple.__basicsize__
+        if values and _own(id(values) + tuple.__basicsize__, size) != struct.pack(f"@{len(values)}P", *map(id, values)):
+            raise Unsealable("a tuple is laid out differently")
+        yield Seal(f"a constant of {name}", id(values) + tuple.__basicsize__, size)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _code(name, inner)
 
 
 def _dict(name: str, table: dict[str, Any]) -> Iterator[Seal]:
