@@ -65,7 +65,7 @@ def section(state: Experiment) -> str:
         f"- Kernel: {_cell(setup.kernel)}",
         "- Correctness: PASS",
         *([f"- Trust: reported ({WORD})"] if setup.trust == "reported" else []),
-        f"- {unit}: {setup.measurement.value:.1f}",
+        f"- {unit}: {_short(setup.measurement.value)}",
         f"- Target: {show(setup.target_value, setup.target_metric)} ({_source(state)})",
         f"- Gap: {show(missing, setup.target_metric)} ({100 * missing / setup.target_value:.1f}%)",
         f"- Noise: {100 * setup.floor:.1f}%",
@@ -115,6 +115,11 @@ def show(value: float, metric: Metric) -> str:
     """A value with its unit, four digits or all before the point."""
     digits = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{digits} {UNITS[metric]}"
+
+
+def _short(value: float) -> str:
+    """As the seed writes it, with one digit behind the point; with four in all where that would say too little."""
+    return f"{value:.1f}" if value >= 100 else f"{value:.4g}"
 
 
 def replaced(text: str, state: Experiment) -> str:

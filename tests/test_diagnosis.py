@@ -498,6 +498,15 @@ def test_the_cpu_compilers_report_is_a_finding() -> None:
     assert names(judge(seen, CPU)) == ["not-vectorised"]
 
 
+def test_where_nothing_was_counted_the_order_of_ideas_is_explained_beside_that_of_tiers() -> None:
+    seen = profile("timing", facts={"not_vectorized": "softmax.c:12, the maximum"}, duration_us=1e5)
+    found, plain = judge(seen, CPU), judge(profile("timing", duration_us=1e5), CPU)
+    assert (found.tiers[0], found.ideas[0].tier) == (1, 2)
+    assert found.summary.endswith("since tuning is always safe. Ideas for what was seen come before that.")
+    assert (plain.tiers[0], plain.ideas[0].tier) == (1, 1)
+    assert plain.summary.endswith("since tuning is always safe.")
+
+
 def test_a_lowered_clock_is_named_in_the_summary() -> None:
     assert "measure again" in judge(counted(), device(throttle=["thermal"])).summary
     assert "measure again" not in judge(counted()).summary

@@ -21,6 +21,11 @@ def test_iteration_zero_is_written_in_the_seeds_words(project: Project) -> None:
     )
 
 
+def test_a_small_baseline_keeps_four_digits(project: Project) -> None:
+    project.baseline(target_metric="tflops", target_value=1)
+    assert "- TFLOPS: 0.05\n- Target: 1 TFLOPS" in log_of(project)
+
+
 def test_the_table_and_the_final_line_are_written_in_the_seeds_words(project: Project) -> None:
     name = project.baseline().experiment
     project.iterate(name, fakes.kernel(1.5), hypothesis="vectorised loads", tier=2)
