@@ -6,18 +6,18 @@ Most of what is needed is imported late: every start of the server builds the co
 from __future__ import annotations
 
 import argparse
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 from kopt_mcp.errors import InputRefused, ProblemInvalid, WorkspaceFailed
 from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.problem import ProblemError
 from kopt_mcp.problems import FORMATS, Recognition, Unrecognised, complete, recognise, source
+from kopt_mcp.problems.reading import bytes_of, digest_of, slug
+from kopt_mcp.problems.script import HOW_TO_MEASURE
 from kopt_mcp.project import Project
 from kopt_mcp.tracing import kernel_of, require_same
 
@@ -54,21 +54,20 @@ def run(options: argparse.Namespace) -> int:
     """Carry out `import`; the exit status is 0 only if the task is complete."""
     try:
         found = _told(options, options.path)
+        print("\n".join(_described(found)))
+        if found.missing:
+            return 1
+        if found.format == "problem":
+            print(f"\n{found.path} is a problem file as it is: name it as test_path.")
+            return 0
+        out = options.out or Path(f"test_{slug(found.name or found.path.stem).replace('-', '_')}.py")
+        text = _text(found, out, options.kernel or found.kernel)
     except ProblemError as error:
         raise ProblemInvalid(str(error)) from error
-    print("\n".join(_described(found)))
-    if found.missing:
-        return 1
-    if found.format == "problem":
-        print(f"\n{found.path} is a problem file as it is: name it as test_path.")
-        return 0
-    out = options.out or Path(f"test_{_slug(found.name or found.path.stem)}.py")
-    text = _text(found, out, options.kernel or found.kernel)
-    if text is None:
-        return 0
-    _write(out, text, options.force)
-    todo = "complete it" if found.trust == "reported" else f"try it with `python {out} --json`"
-    print(f"\nwrote {out}: {todo}, then name it as test_path in baseline.")
+    if text is not None:
+        _write(out, text, options.force)
+        todo = "complete it" if found.trust == "reported" else f"try it with `python {out} --json`"
+        print(f"\nwrote {out}: {todo}, then name it as test_path in baseline.")
     return 0
 
 
@@ -94,26 +93,24 @@ def given(project: Project, options: argparse.Namespace) -> Iterator[Given]:
     """
     if (options.problem is None) == (options.reference is None):
         raise InputRefused("give either --problem FILE, or --reference FUNCTION with --shape; one problem is needed.")
-    with tempfile.TemporaryDirectory(prefix="kopt-kernel-") as folder:
-        yield from _given(project, options, kernel_of(_kernel_file(options.kernel), Path(folder)))
-
-
-def _given(project: Project, options: argparse.Namespace, kernel: Path) -> Iterator[Given]:
     try:
-        found = _for_evaluation(options)
-        require_same(options.kernel, found)
-        if found is None:
-            yield Given(options.problem.resolve(), _sha256(options.problem), kernel, project.evaluator)
-        elif found.trust == "reported":
-            evaluator = _reported(project, found, kernel)
-            yield Given(found.path.resolve(), _sha256(found.path), kernel, evaluator)
-        else:
-            with tempfile.TemporaryDirectory(prefix="kopt-task-") as folder:
-                file = Path(folder) / "problem.py"
-                file.write_text(source(found, file.parent, kernel), encoding="utf-8")
-                yield Given(file, _sha256(file), kernel, project.evaluator, found)
+        with tempfile.TemporaryDirectory(prefix="kopt-task-") as folder:
+            yield _given(project, options, Path(folder))
     except ProblemError as error:
         raise ProblemInvalid(str(error)) from error
+
+
+def _given(project: Project, options: argparse.Namespace, folder: Path) -> Given:
+    kernel = kernel_of(_kernel_file(options.kernel), folder)
+    found = _for_evaluation(options)
+    require_same(options.kernel, found)
+    if found is None:
+        return Given(options.problem.resolve(), digest_of(options.problem), kernel, project.evaluator)
+    if found.trust == "reported":
+        return Given(found.path.resolve(), digest_of(found.path), kernel, _reported(project, found, kernel))
+    file = folder / "problem.py"
+    file.write_text(source(found, folder, kernel), encoding="utf-8")
+    return Given(file, digest_of(file), kernel, project.evaluator, found)
 
 
 def _for_evaluation(options: argparse.Namespace) -> Recognition | None:
@@ -160,8 +157,6 @@ def _described(found: Recognition) -> list[str]:
     lines += [f"  file     {path}" for path in found.files if path != found.path]
     lines += [f"  missing  {text}" for text in found.missing]
     if found.trust == "reported":
-        from kopt_mcp.problems.script import HOW_TO_MEASURE
-
         lines.append(f"  trust    reported: it judges and times the kernel itself. {HOW_TO_MEASURE}")
     return lines
 
@@ -175,7 +170,7 @@ def _text(found: Recognition, out: Path, kernel: Path | None) -> str | None:
         if kernel is None:
             print("\nnothing written: name the kernel with --kernel for a problem file to complete.")
             return None
-        return scaffold(kernel.name, decode(_bytes(kernel), kernel.name).body)
+        return scaffold(kernel.name, decode(bytes_of(kernel), kernel.name).body)
     return source(found, out.parent, kernel)
 
 
@@ -203,18 +198,3 @@ def _reported(project: Project, found: Recognition, kernel: Path) -> Evaluator:
     hashes = space.problem_files(files[0], files[1])
     script = Script(project.root, space.relative(files[0]), space.relative(files[1]), hashes)
     return ReportedEvaluator(project.evaluator, ScriptProcess(project.python), script)
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise WorkspaceFailed(f"{path} cannot be read: {error.strerror}; name an existing file.") from error
-
-
-def _sha256(path: Path) -> str:
-    return sha256(_bytes(path)).hexdigest()
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"\W+", "_", name).strip("_").lower()[:60] or "task"

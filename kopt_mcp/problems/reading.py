@@ -34,6 +34,8 @@ def bytes_of(path: Path, most: int = LARGEST_DATA) -> bytes:
             raise ProblemError(f"{path.name} is not a regular file; name the file itself.")
         with path.open("rb") as file:
             data = file.read(most + 1)
+    except ProblemError:
+        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ProblemError(f"{path.name} cannot be read: {reason}; check the path.") from error
@@ -69,10 +71,9 @@ def tree_of(path: Path) -> ast.Module:
 
 def json_of(path: Path, text: str | None = None) -> Any:
     """The value of a JSON file, or of `text`, which is one line of it; two fields of one name are refused."""
+    text = text_of(path, LARGEST_DATA) if text is None else text
     try:
-        return json.loads(
-            text_of(path, LARGEST_DATA) if text is None else text, object_pairs_hook=once, parse_constant=no_constant
-        )
+        return json.loads(text, object_pairs_hook=once, parse_constant=no_constant)
     except ProblemError as error:
         raise ProblemError(f"{path.name}: {error}") from error
     except (ValueError, RecursionError) as error:
