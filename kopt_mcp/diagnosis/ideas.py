@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 
 import yaml
-from pydantic import TypeAdapter
 
 from kopt_mcp.diagnosis.signals import Signals
 from kopt_mcp.models import Idea, Platform, Record
@@ -55,7 +54,12 @@ class Entry(Record):
 @cache
 def table() -> tuple[Entry, ...]:
     """All entries, in the order of trying."""
-    return tuple(TypeAdapter(list[Entry]).validate_python(yaml.safe_load(TABLE.read_text(encoding="utf-8"))))
+    tiers: dict[int, dict[str, dict[str, object]]] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    return tuple(
+        Entry.model_validate({"id": name, "tier": tier, **entry})
+        for tier, entries in tiers.items()
+        for name, entry in entries.items()
+    )
 
 
 def ideas_for(
