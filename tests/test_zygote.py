@@ -28,6 +28,9 @@ def test_runners_end_with_the_process_that_forked_them(tmp_path: Path) -> None:
     one = Place(Zygote("cpu", fork=False), tmp_path, "cpu", 1 << 20, tmp_path / "seed")
     runner = Runner(one).ready()
     assert runner.pid in processes()
+    for pid in (one.zygote.pid, runner.pid, runner.main_pid):  # the candidate goes first where memory runs out
+        score = Path(f"/proc/{pid}/oom_score_adj").read_text().strip()
+        assert (score == "1000") == (pid != one.zygote.pid)
     one.zygote.close()
     assert processes() == before
     runner.channel.close()

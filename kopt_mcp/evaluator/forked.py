@@ -37,6 +37,7 @@ def become_runner(job: dict[str, Any], fds: list[int]) -> None:
         sys.path[:] = [p for p in sys.path if p not in ("", ".")]
         random.seed()
         tempfile.tempdir = None  # found anew, from this process's own TMPDIR
+        sandbox.go_first()
         limits = sandbox.Limits(cpu_s=job["cpu_s"])
         isolation = sandbox.restrict(job["readable"], job["writable"], limits, job["hide_processes"])
         if isolation.get("processes") == "hidden":

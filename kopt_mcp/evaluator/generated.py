@@ -21,8 +21,9 @@ from torch.overrides import TorchFunctionMode
 
 from kopt_mcp.problem import DTYPES
 
-SEEDS = 99_991
-"""How many seeds a task's code is given: small ones, since some tasks compute with the number itself."""
+SEEDS = 16_777_213
+"""How many seeds a task's code is given: small ones, since some tasks compute with the number itself (a float32 holds
+them), but too many for a table of what is right for each."""
 Source = Callable[[int], Any]
 """Draws the inputs of one call, nested as the task nests them, for one seed."""
 

@@ -113,6 +113,12 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
 
 
+def go_first() -> None:
+    """Be the one, with all that it starts, that is ended where memory runs out: not who asked, nor who measures."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
 def hide_memory() -> None:
     """Keep other processes of the same user out of this one's memory and environment."""
     if sys.platform == "linux":
