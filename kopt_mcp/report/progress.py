@@ -145,7 +145,8 @@ def _names(axes: Axes, state: Experiment, tries: Sequence[Try], timeless: float)
             color = FAILED if each.fate == "failed" else MUTED
             _name(axes, each, timeless, _why(each), color, "below" if timeless else "above")
             continue
-        text = show(each.value, metric)
+        # The unit stands at the baseline and on the axis: with it, neighbours cover each other.
+        text = show(each.value, metric) if each.fate == "baseline" else show(each.value, metric).split()[0]
         text += f"\n{_signed(each.gain_pct)} %" if each.gain_pct is not None else ""
         color = {"kept": KEPT, "baseline": INK}.get(each.fate, MUTED)
         _name(axes, each, each.value, text, color, _side(each, axes.get_ylim()[1], metric))
