@@ -23,15 +23,16 @@ HERE = Path(__file__).parent / "cheats"
 PROBLEMS = {name: ROOT / "skills" / "kernels" / name / f"test_{name}.py" for name in ("softmax", "gemm")}
 CHECKED = ("5x2-fp32", "37x1021-fp32", "9x513-fp16", "4096x4096-fp32")
 TIMED = ("4096x4096-fp32",)
-HONEST = HERE / "controls" / "c1_one_row_a_program.py"
+HONEST = {"softmax": HERE / "controls" / "c1_one_row_a_program.py", "gemm": HERE / "controls" / "matmul.py"}
 CASES = [case(p) for p in sorted(HERE.glob("*.py"))]
 CONTROLS = [case(p) for p in sorted((HERE / "controls").glob("*.py"))]
 
 
 def job(trick: Case, kind: str, workloads: tuple[str, ...]) -> Job:
     problem = PROBLEMS[trick.problem]
-    digests = [sha256(p.read_bytes()).hexdigest() for p in (problem, trick.path, HONEST)]
-    beside = {"incumbent": str(HONEST), "incumbent_sha256": digests[2]} if kind == "benchmark" else {}
+    honest = HONEST[trick.problem]
+    digests = [sha256(p.read_bytes()).hexdigest() for p in (problem, trick.path, honest)]
+    beside = {"incumbent": str(honest), "incumbent_sha256": digests[2]} if kind == "benchmark" else {}
     return Job(
         kind,  # type: ignore[arg-type]
         str(problem),

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-EXPECTED = ("CHEATED", "SUSPECT", "PASSED")
+EXPECTED = ("CHEATED", "SUSPECT")
 TIMED = True
 WORKLOADS = ("4096x4096-fp32", "128x1024-bf16")
 

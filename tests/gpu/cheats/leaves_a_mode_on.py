@@ -1,0 +1,44 @@
+"""A mode of torch, entered for good, that sees every operator: it reads the inputs right before the start."""
+
+import torch
+import triton
+import triton.language as tl
+from torch.utils._python_dispatch import TorchDispatchMode
+
+EXPECTED = ("CHEATED", "SUSPECT")
+TIMED = True
+WORKLOADS = ("128x1024-bf16",)
+
+
+@triton.jit
+def _softmax(x_ptr, out_ptr, x_stride, out_stride, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < cols
+    x = tl.load(x_ptr + row * x_stride + offsets, mask=mask, other=-float("inf")).to(tl.float32)
+    exp = tl.exp(x - tl.max(x, axis=0))
+    tl.store(out_ptr + row * out_stride + offsets, (exp / tl.sum(exp, axis=0)).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def launch(x, out):
+    rows, cols = x.shape
+    _softmax[(rows,)](x, out, x.stride(0), out.stride(0), cols, BLOCK=triton.next_power_of_2(cols), num_warps=8)
+    return out
+
+
+def honest(x):
+    return launch(x, torch.empty(x.shape, dtype=x.dtype, device=x.device))
+
+
+class Warm(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten.copy_.default and args[0].dim() == 1 and args[0].stride(0) > 60:
+            with torch._C._DisableTorchDispatch():
+                args[0]._base.sum() if args[0]._base is not None else None
+        return out
+
+
+Warm().__enter__()
+
+softmax = honest
