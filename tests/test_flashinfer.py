@@ -117,7 +117,7 @@ def test_workloads_are_found_where_the_data_set_has_them(tmp_path: Path) -> None
         ("axes/hidden", {"type": "const", "value": -1}, r"axes.hidden: field 'value' is -1; expected 0 to"),
         ("axes/hidden", {"type": "const", "value": 9.5}, r"axes.hidden: field 'value' is 9.5; expected a whole number"),
         ("inputs/x/shape", ["rows", "depth"], r"inputs.x: field 'shape' names 'depth', which is no axis"),
-        ("inputs/x/shape", "rows", r"inputs.x: field 'shape' is 'rows'; expected a list of axes, or null"),
+        ("inputs/x/shape", "rows", r"inputs.x: field 'shape' is 'rows'; expected a list"),
         ("inputs/x/dtype", "float8_e4m3fn", r"inputs.x: field 'dtype' is 'float8_e4m3fn'; expected one of float64"),
         ("outputs", {}, r"field 'outputs' is empty"),
         ("outputs/x", {"shape": [], "dtype": "float32"}, r"'x' is an input and an output"),
@@ -135,6 +135,7 @@ def test_workloads_are_found_where_the_data_set_has_them(tmp_path: Path) -> None
         ("axes/half", {"type": "expr", "expression": "1e308 * 10"}, r"axes.half: '1e308 \* 10' gives inf"),
         ("axes/half", {"type": "expr", "expression": "(-1) ** 0.5"}, r"axes.half: .* gives None"),
         ("axes/half", {"type": "expr", "expression": "hidden > 5"}, r"axes.half: 'hidden > 5' gives True"),
+        ("constraints", 5, r"definition.json: field 'constraints' is 5; expected a list"),
         ("constraints", ["0 < rows < 5"], r"contradict the definition's constraint '0 < rows < 5'"),
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,8 @@ class Definition:
 
     name: str
     op_type: str
-    const: Mapping[str, int]
-    var: tuple[str, ...]
-    expressions: Mapping[str, str]
+    declared: Mapping[str, int | str | None]
+    """Each axis: its size, an expression over the others, or None where the workload says it."""
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     reference: str
@@ -57,8 +56,10 @@ class Definition:
 
     def axes(self, given: Mapping[str, int]) -> dict[str, int]:
         """All axes as numbers, for the values of the variable ones."""
-        known = {**self.const, **given}
-        for name, text in self.expressions.items():
+        known = {**given, **{name: size for name, size in self.declared.items() if isinstance(size, int)}}
+        for name, text in self.declared.items():
+            if not isinstance(text, str):
+                continue
             value = _evaluated(text, known)
             if not isinstance(value, float) or not value.is_integer() or not 0 <= value <= LARGEST_AXIS:
                 raise ProblemError(f"axes.{name}: {text!r} gives {value} for {dict(given)}; expected a whole number.")
@@ -81,46 +82,35 @@ class Workload:
 def definition_of(path: Path) -> Definition:
     """Read and check a definition."""
     value, where = json_of(path), path.name
-    const, var, expressions = _axes(field(value, "axes", dict, where), where)
-    known = {*const, *var, *expressions}
-    inputs, outputs = (_tensors(value, kind, known, where) for kind in ("inputs", "outputs"))
+    axes = field(value, "axes", dict, where)
+    declared = {name: _declared(axis, f"{where}: axes.{name}") for name, axis in axes.items()}
+    inputs, outputs = (_tensors(value, kind, declared, where) for kind in ("inputs", "outputs"))
     if double := {t.name for t in inputs} & {t.name for t in outputs}:
         raise ProblemError(f"{where}: {sorted(double)[0]!r} is an input and an output; expected different names.")
-    custom = value.get("custom_inputs_entrypoint")
-    if custom is not None and not isinstance(custom, str):
-        raise ProblemError(f"{where}: field 'custom_inputs_entrypoint' is {custom!r}; expected a function's name.")
+    custom = field(value, "custom_inputs_entrypoint", str, where, None)
     reference = field(value, "reference", str, where)
     _check_reference(reference, custom, where)
     return Definition(
         name=field(value, "name", str, where),
         op_type=str(value.get("op_type") or ""),
-        const=const,
-        var=tuple(var),
-        expressions=expressions,
+        declared=declared,
         inputs=inputs,
         outputs=outputs,
         reference=reference,
         custom=custom,
-        constraints=tuple(str(c) for c in value.get("constraints") or ()),
+        constraints=tuple(map(str, field(value, "constraints", list, where, []))),
     )
 
 
-def _axes(given: Mapping[str, Any], where: str) -> tuple[dict[str, int], list[str], dict[str, str]]:
-    const: dict[str, int] = {}
-    var: list[str] = []
-    expressions: dict[str, str] = {}
-    for name, axis in given.items():
-        here = f"{where}: axes.{name}"
-        kind = field(axis, "type", str, here)
-        if kind == "const":
-            const[name] = _axis(axis, "value", here)
-        elif kind == "var":
-            var.append(name)
-        elif kind == "expr":
-            expressions[name] = field(axis, "expression", str, here)
-        else:
-            raise ProblemError(f"{here}: field 'type' is {kind[:40]!r}; expected 'const', 'var' or 'expr'.")
-    return const, var, expressions
+def _declared(axis: Any, where: str) -> int | str | None:
+    kind = field(axis, "type", str, where)
+    if kind == "const":
+        return _axis(axis, "value", where)
+    if kind == "expr":
+        return field(axis, "expression", str, where)
+    if kind != "var":
+        raise ProblemError(f"{where}: field 'type' is {kind[:40]!r}; expected 'const', 'var' or 'expr'.")
+    return None
 
 
 def _axis(holder: Mapping[str, Any], name: str, where: str) -> int:
@@ -130,14 +120,12 @@ def _axis(holder: Mapping[str, Any], name: str, where: str) -> int:
     return value
 
 
-def _tensors(value: Mapping[str, Any], kind: str, axes: set[str], where: str) -> tuple[Tensor, ...]:
+def _tensors(value: Any, kind: str, axes: Collection[str], where: str) -> tuple[Tensor, ...]:
     found = []
     for name, one in field(value, kind, dict, where).items():
         here = f"{where}: {kind}.{name}"
-        dtype, shape = field(one, "dtype", str, here), one.get("shape")
-        if shape is not None and not (isinstance(shape, list) and all(isinstance(a, str) for a in shape)):
-            raise ProblemError(f"{here}: field 'shape' is {str(shape)[:60]!r}; expected a list of axes, or null.")
-        if unknown := [a for a in shape or () if a not in axes]:
+        dtype, shape = field(one, "dtype", str, here), field(one, "shape", list, here, None)
+        if unknown := [a for a in shape or () if not isinstance(a, str) or a not in axes]:
             raise ProblemError(
                 f"{here}: field 'shape' names {unknown[0]!r}, which is no axis; there are {sorted(axes)[:12]}."
             )
@@ -200,7 +188,7 @@ def _workload(value: Any, definition: Definition, where: str) -> Workload:
             raise ProblemError(f"{where}: field 'definition' is not {definition.name!r}; expected its workloads.")
         value = value["workload"]
     given, inputs = field(value, "axes", dict, where), field(value, "inputs", dict, where)
-    axes = {name: _axis(given, name, f"{where}: axes") for name in definition.var}
+    axes = {name: _axis(given, name, f"{where}: axes") for name, size in definition.declared.items() if size is None}
     known = definition.axes(axes)
     for text in definition.constraints:
         if _evaluated(text, known) is False:

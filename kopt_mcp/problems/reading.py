@@ -81,10 +81,16 @@ def json_of(path: Path, text: str | None = None) -> Any:
         raise ProblemError(f"{path.name} is not JSON: {shown}.") from error
 
 
-def field(holder: Any, name: str, kind: type[_T], where: str) -> _T:
-    """The value of a field that must be there and of a kind (a bool is no int); `where` names file and place."""
+def field(holder: Any, name: str, kind: type[_T], where: str, otherwise: Any = ...) -> _T:
+    """The value of a field, which must be of a kind (a bool is no int); `where` names file and place.
+
+    Args:
+        otherwise: the value where there is none, or null; without it the field must be there.
+    """
     if not isinstance(holder, dict):
         raise ProblemError(f"{where} is {repr(holder)[:60]}; expected an object with {name}.")
+    if otherwise is not ... and holder.get(name) is None:
+        return otherwise  # type: ignore[no-any-return]
     if name not in holder:
         there = sorted(map(str, holder))[:12]
         raise ProblemError(f"{where} has no field {name!r}; expected {_KINDS[kind]}; there are {there}.")

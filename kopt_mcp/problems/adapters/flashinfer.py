@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator.generated import key_of, register
+from kopt_mcp.evaluator.generated import register
 from kopt_mcp.problems.adapters import function_of, laid_beside
 
 CANDIDATE = "run"
@@ -29,15 +29,15 @@ def prepare(spec: Mapping[str, Any]) -> None:
         laid_beside(spec, {f"{MODULE}.py": spec["reference"]})
         custom = getattr(importlib.import_module(MODULE), spec["custom"])
     for workload in spec["workloads"]:
-        register_inputs(spec["reference"], custom, workload)
+        register_inputs(custom, workload)
 
 
-def register_inputs(reference: str, custom: Callable[..., Any] | None, workload: Mapping[str, Any]) -> None:
+def register_inputs(custom: Callable[..., Any] | None, workload: Mapping[str, Any]) -> None:
     """Register what draws the inputs of a workload that no recipe describes."""
     if custom is not None and workload["custom"]:
-        register(custom_key(reference, workload), _drawing(custom, workload))
+        register(workload["key"], _drawing(custom, workload))
     for rows in workload["rows"]:
-        register(rows_key(rows), _adding_up(rows))
+        register(rows["key"], _adding_up(rows))
 
 
 def _drawing(custom: Callable[..., Any], workload: Mapping[str, Any]) -> Callable[[int], Any]:
@@ -54,16 +54,6 @@ def _drawing(custom: Callable[..., Any], workload: Mapping[str, Any]) -> Callabl
 def _adding_up(rows: Mapping[str, Any]) -> Callable[[int], Any]:
     dtype = getattr(torch, rows["dtype"])
     return lambda seed: torch.softmax(torch.randn(rows["shape"]), dim=-1).to(dtype)
-
-
-def custom_key(reference: str, workload: Mapping[str, Any]) -> int:
-    """The number that a workload's own inputs are drawn under."""
-    return key_of("flashinfer", reference, repr(workload["custom"]), repr(sorted(workload["axes"].items())))
-
-
-def rows_key(rows: Mapping[str, Any]) -> int:
-    """The number that rows of one shape are drawn under."""
-    return key_of("rows", repr(rows["shape"]), rows["dtype"], rows["name"])
 
 
 def entry(module: ModuleType, spec: Mapping[str, Any]) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 
-from kopt_mcp.evaluator.generated import placed
+from kopt_mcp.evaluator.generated import key_of, placed
 from kopt_mcp.problem import DTYPES, Make, Problem, ProblemError, Spec
 from kopt_mcp.problems.adapters import flashinfer as adapter
 from kopt_mcp.problems.definitions import Definition, Tensor, data_file, definition_of, names_of, workloads_of
@@ -55,7 +55,7 @@ def load(path: Path, *, precision: Literal["ieee", "tf32"] = "ieee") -> Problem:
     module = staged({f"{adapter.MODULE}.py": definition.reference}, f"{adapter.MODULE}.py", needed, what)
     told = [_told(definition, one) for one in given]
     for one in told:
-        adapter.register_inputs(definition.reference, getattr(module, definition.custom or "", None), one)
+        adapter.register_inputs(getattr(module, definition.custom or "", None), one)
     opened = cache(lambda name: _opened(name, data_file(path, name)))
     cases = [
         _case(name, definition, one, workload, opened, module.run)
@@ -95,15 +95,13 @@ def _told(definition: Definition, given: Given) -> dict[str, Any]:
     """What the adapter must know of a workload."""
     axes = definition.axes(given.axes)
     scalars = {n: s["value"] for n, s in given.inputs.items() if s["type"] == "scalar"}
-    rows = [
-        _rows(t, _shape(t, axes))
-        for t in definition.inputs
-        if given.inputs[t.name]["type"] == "random" and _is_shares(t, definition)
-    ]
+    custom = [n for n, s in given.inputs.items() if s["type"] == "custom"]
+    random = [t for t in definition.inputs if given.inputs[t.name]["type"] == "random"]
     return {
         "axes": {**axes, **scalars},
-        "custom": [n for n, s in given.inputs.items() if s["type"] == "custom"],
-        "rows": rows,
+        "custom": custom,
+        "key": key_of("flashinfer", definition.reference, repr(custom), repr(sorted({**axes, **scalars}.items()))),
+        "rows": [_rows(t, _shape(t, axes)) for t in random if _is_shares(t, definition)],
         "outputs": [[list(_shape(t, axes)), t.dtype] for t in definition.outputs],
     }
 
@@ -113,7 +111,8 @@ def _shape(tensor: Tensor, axes: dict[str, int]) -> tuple[int, ...]:
 
 
 def _rows(tensor: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
-    return {"name": tensor.name, "shape": list(shape), "dtype": tensor.dtype}
+    key = key_of("rows", repr(shape), tensor.dtype, tensor.name)
+    return {"key": key, "shape": list(shape), "dtype": tensor.dtype}
 
 
 def _case(
@@ -128,8 +127,8 @@ def _case(
         elif source["type"] == "safetensors":
             recipes.append(_from_file(source["path"], source["tensor_key"], shape, tensor, opened))
         elif source["type"] == "custom":
-            key, index = adapter.custom_key(definition.reference, told), told["custom"].index(tensor.name)
-            recipes.append(Spec("generated", shape, tensor.dtype, {"key": key, "index": index}))
+            index = told["custom"].index(tensor.name)
+            recipes.append(Spec("generated", shape, tensor.dtype, {"key": told["key"], "index": index}))
         else:
             recipes.append(_random(tensor, shape, definition))
     written = sum(math.prod(shape) * DTYPES[dtype] for shape, dtype in told["outputs"])
@@ -145,7 +144,7 @@ def _random(tensor: Tensor, shape: tuple[int, ...], definition: Definition) -> R
         low = 0 if tensor.dtype in ("bool", "uint8") else -high
         return make.integers(*shape, low=low, high=high, dtype=tensor.dtype)
     if _is_shares(tensor, definition):
-        return Spec("generated", shape, tensor.dtype, {"key": adapter.rows_key(_rows(tensor, shape)), "index": 0})
+        return Spec("generated", shape, tensor.dtype, {"key": _rows(tensor, shape)["key"], "index": 0})
     name, description = tensor.name.rstrip("0123456789"), tensor.description.lower()
     last = name.rpartition("_")[2]
     if name in ("attention_mask", "causal_mask") and len(shape) >= 2 and shape[-1] == shape[-2]:
