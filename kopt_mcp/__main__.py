@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="serve MCP over stdio (the default), or over HTTP for several clients")
     serve.add_argument("--http", action="store_true", help="Streamable HTTP at /mcp instead of stdio")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; other than loopback needs a token")
-    serve.add_argument("--port", type=int, default=8765)
+    serve.add_argument("--port", type=report.port, default=8765, help="for --http (default: 8765; 0 takes any)")
     serve.add_argument(
         "--token-file", type=Path, default=None, help="holds the bearer token (else KOPT_HTTP_TOKEN); use TLS in front"
     )

@@ -131,7 +131,9 @@ def _told(options: argparse.Namespace, path: Path) -> Recognition:
     if options.reference is None:
         if options.shape or options.dtype:
             raise InputRefused("--shape and --dtype are given without --reference; a task has its own; leave them out.")
-        return recognise(path, options.format)
+        if not path.exists():
+            raise InputRefused(f"{path} does not exist; there is nothing to recognise; check the path.")
+        return recognise(path if path.name else path.resolve(), options.format)
     from kopt_mcp.problems import functions
     from kopt_mcp.source import entry_of
     from kopt_mcp.workspace import decode

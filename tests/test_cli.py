@@ -76,6 +76,19 @@ def test_the_project_is_named_before_a_command_or_after_it_and_must_be_there(run
         )
 
 
+@pytest.mark.parametrize("words", [("serve", "--http", "--port", "99999"), ("report", "--watch", "--port", "-1")])
+def test_a_port_that_is_none_is_refused_in_words(run, words: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = run(*words)
+    assert (status, out) == (2, "")
+    assert err.endswith(f"argument --port: {words[-1]!r} is no port; give a number from 0 to 65535\n")
+
+
+def test_a_task_that_is_not_there_is_not_called_of_unknown_format(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    assert run("import", str(tmp_path / "no.py")) == (
+        1, "", f"{tmp_path}/no.py does not exist; there is nothing to recognise; check the path.\n"
+    )  # fmt: skip
+
+
 def test_evaluate_exits_with_zero_only_for_a_kernel_that_is_right(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     problem = str(TINY / "test_scale.py")
     status, out, _ = run("evaluate", str(TINY / "scale.c"), "--problem", problem, "--device", "cpu", "--json")

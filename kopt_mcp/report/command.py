@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 PORT = 8642
 
 
+def port(text: str) -> int:
+    """A port on the command line.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; give a number from 0 to 65535")
+    return int(text)
+
+
 def add_to(commands: Any) -> None:
     """Add `report` to the command line's subparsers."""
     parser: argparse.ArgumentParser = commands.add_parser(
@@ -33,7 +44,7 @@ def add_to(commands: Any) -> None:
         "--print", dest="part", choices=sorted(PARTS), default=None, help="write this one to standard output, no file"
     )
     parser.add_argument("--watch", action="store_true", help="serve the page on loopback, renewed as the journal grows")
-    parser.add_argument("--port", type=int, default=PORT, help=f"for --watch (default: {PORT}; 0 takes any)")
+    parser.add_argument("--port", type=port, default=PORT, help=f"for --watch (default: {PORT}; 0 takes any)")
     parser.set_defaults(run=run)
 
 
