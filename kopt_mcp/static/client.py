@@ -9,7 +9,7 @@ import json
 import signal
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,33 +31,8 @@ READERS = {"sass": read_sass, "amdgcn": read_amdgcn, "ptx": read_ptx}
 """By the artefact's suffix, the most truthful first: PTX only where nothing could disassemble."""
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """Which of an autotuner's configs a launch was compiled with."""
-
-    config: dict[str, str]
-    number: int | None
-    of: int
-
-
-@dataclass(frozen=True)
-class LaunchEvent:
-    """A `launch` line of the worker's report."""
-
-    event: str
-    name: str
-    grid: tuple[int, int, int]
-    num_warps: int
-    num_ctas: int
-    shared_bytes: int
-    tensor_columns: int
-    registers: int | None
-    stack_bytes: int | None
-    artifact: str
-    tuned: Tuned | None = None
-
-
-LAUNCH_EVENT = TypeAdapter(LaunchEvent)
+LAUNCH = TypeAdapter(Launch)
+"""A `launch` line of the worker's report, but for its artefacts."""
 
 
 def static_profile(
@@ -157,7 +132,7 @@ def _triton_launches(job: dict[str, Any], arch: Arch, python: str, folder: Path,
         raise ToolUnavailable(f"{python} cannot be started ({ran.stderr}). Set `python:` or KOPT_PYTHON.")
     events = _events(folder / "report.jsonl")
     last = events[-1] if events else {}
-    launches = [_launch(event, arch, folder) for event in events if event.get("event") == "launch"]
+    launches = [_launch(event, folder) for event in events if event.get("event") == "launch"]
     if ran.failure == "timeout" and last.get("event") == "compile":
         threads = int(last.get("num_warps") or 4) * arch.warp_size
         return [*launches, endless_compile(str(last.get("name")), threads, timeout_s)]
@@ -178,29 +153,12 @@ def _events(report: Path) -> list[dict[str, Any]]:
     return events
 
 
-def _launch(event: dict[str, Any], arch: Arch, folder: Path) -> Launch:
+def _launch(event: dict[str, Any], folder: Path) -> Launch:
     try:
-        seen = LAUNCH_EVENT.validate_python(event)
+        seen = LAUNCH.validate_python(event)
     except ValidationError as error:
         raise EvaluatorFailed(f"the static worker wrote a line that does not validate: {error}") from error
-    (x, y, z), tuned, remark = seen.grid, seen.tuned, ""
-    if tuned:
-        config = ", ".join(f"{name}={value}" for name, value in tuned.config.items())
-        remark = (
-            f"autotuned: this is config {tuned.number or '?'} of {tuned.of} ({config}); a device may choose another"
-        )
-    return Launch(
-        name=seen.name,
-        grid=(x * seen.num_ctas, y, z),
-        block_threads=seen.num_warps * arch.warp_size,
-        registers=seen.registers,
-        spills=None if seen.stack_bytes is None else seen.stack_bytes // 4,
-        shared_bytes=seen.shared_bytes,
-        instructions=_read(folder, Path(seen.artifact).name),
-        tensor_columns=seen.tensor_columns,
-        remark=remark,
-        config=tuned.config if tuned else {},
-    )
+    return replace(seen, instructions=_read(folder, Path(str(event.get("artifact"))).name))
 
 
 def _read(folder: Path, stem: str) -> Instructions:

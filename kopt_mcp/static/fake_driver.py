@@ -49,9 +49,8 @@ class Capture:
     def prepare(self, kernel: Any) -> None:
         """Take the place of `CompiledKernel._init_handles`: nothing is loaded, a launch is recorded."""
         if not hasattr(kernel, "n_regs"):
-            registers, stack = resources(kernel)
-            kernel.n_regs, kernel.n_spills, kernel.n_max_threads = registers, (stack or 0) // 4, 1024
-            kernel.stack_bytes = stack
+            kernel.n_regs, kernel.spills = resources(kernel)
+            kernel.n_spills, kernel.n_max_threads = kernel.spills or 0, 1024
         launch = functools.partial(self.launch, kernel)
         attribute = "_run" if isinstance(vars(type(kernel)).get("run"), property) else "run"
         setattr(kernel, attribute, launch)
@@ -83,19 +82,19 @@ class Capture:
     def _write(self, kernel: Any, grid: tuple[int, ...]) -> None:
         stem = f"{len(self.seen):03}"
         self._keep_artifacts(kernel, stem)
-        metadata = kernel.metadata
+        metadata, config = kernel.metadata, self._config()
         self.report.write(
             "launch",
             name=kernel.name,
-            grid=grid,
-            num_warps=metadata.num_warps,
-            num_ctas=getattr(metadata, "num_ctas", 1),
+            grid=(grid[0] * getattr(metadata, "num_ctas", 1), *grid[1:]),
+            block_threads=metadata.num_warps * self.warp_size,
+            registers=kernel.n_regs,
+            spills=kernel.spills,
             shared_bytes=metadata.shared,
             tensor_columns=getattr(metadata, "tmem_size", 0) or 0,
-            registers=kernel.n_regs,
-            stack_bytes=kernel.stack_bytes,
+            config=config_values(config) if config else {},
+            remark=self._remark(config) if config else "",
             artifact=stem,
-            tuned=self._tuned(),
         )
 
     def _keep_artifacts(self, kernel: Any, stem: str) -> None:
@@ -106,12 +105,17 @@ class Capture:
 
     # Autotuning -------------------------------------------------------------------------------------------------------
 
-    def _tuned(self) -> dict[str, Any] | None:
+    def _config(self) -> Any:
+        """The autotuner's that a launch was compiled with; None where there was no choice."""
         if self.tuner is None or len(self.tuner.configs) < 2:
             return None
-        config = self.trial or self.tuner.best_config
-        number = next((i for i, one in enumerate(self.tuner.configs, 1) if one is config), None)
-        return {"config": config_values(config), "number": number, "of": len(self.tuner.configs)}
+        return self.trial or self.tuner.best_config
+
+    def _remark(self, config: Any) -> str:
+        configs = self.tuner.configs
+        number = next((i for i, one in enumerate(configs, 1) if one is config), "?")
+        values = ", ".join(f"{name}={value}" for name, value in config_values(config).items())
+        return f"autotuned: this is config {number} of {len(configs)} ({values}); a device may choose another"
 
     @contextlib.contextmanager
     def tuning(self, tuner: Any) -> Iterator[None]:
@@ -144,16 +148,16 @@ def config_values(config: Any) -> dict[str, str]:
 
 
 def resources(kernel: Any) -> tuple[int | None, int | None]:
-    """Vector registers and stack bytes of one thread, from the compiled code; None where there is no tool to read it.
+    """Vector registers and spills of one thread, from the compiled code; None where there is no tool to read it.
 
-    The driver's `n_spills` is the stack in 4-byte words, on NVIDIA and on AMD.
+    As for the driver, spills are the stack in 4-byte words, on NVIDIA and on AMD.
     """
     if "cubin" in kernel.asm:
         text, patterns = _dump(kernel.asm["cubin"], "-res-usage"), (r"\bREG:(\d+)", r"\bSTACK:(\d+)")
     else:
         text, patterns = kernel.asm["amdgcn"], (r"\.vgpr_count:\s*(\d+)", r"\.private_segment_fixed_size:\s*(\d+)")
     registers, stack = (re.search(pattern, text) for pattern in patterns)
-    return registers and int(registers[1]), stack and int(stack[1])
+    return registers and int(registers[1]), stack and int(stack[1]) // 4
 
 
 def _dump(cubin: bytes, option: str) -> str:
