@@ -7,7 +7,6 @@ import triton.language as tl
 EXPECTED = ("CHEATED", "SUSPECT")
 TIMED = True
 WORKLOADS = ("128x1024-bf16",)
-OPEN = "a few microseconds are not to be seen on the harness's own clock"
 
 
 @triton.jit
