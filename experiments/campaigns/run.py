@@ -4,7 +4,8 @@
 
 Each folder beside this file holds a `campaign.yaml` and its patches. A campaign runs in a project folder of its own,
 against a server of its own, on the next free GPU; several GPUs work through the list side by side. What the servers
-wrote (`experiments/<id>/`) ends up in OUT, with the best kernel as `best.py` and the client's transcript.
+wrote (`experiments/<id>/`) ends up in OUT, with the best kernel as `best.py` and the client's `transcript.txt`; copied
+into this repository's `experiments/`, `table.py` makes a line of each.
 
 campaign.yaml: `kernel` and `test` (paths from the project's root), `metric`, `target` (in the metric's unit) or
 `pct_of_peak`, optionally `workloads`, and `patches`: a list of what `apply_patch` takes, where `file` names the whole
@@ -61,6 +62,7 @@ class Campaign:
             place = self.project / "experiments" / journal.parent.name
             place.mkdir(parents=True)
             (place / "elsewhere").touch()
+        self._commit()
         try:
             async with Client(self._server, read_timeout_seconds=1200) as client:
                 table = await self._loop(client)
@@ -136,14 +138,21 @@ class Campaign:
         self._lines.append(line)
         print(line, flush=True)
 
+    def _commit(self) -> None:
+        """Make the project a repository, so that the server sees that nobody has touched the problem since."""
+        git = ["git", "-C", str(self.project), "-c", "user.name=campaign", "-c", "user.email=campaign@localhost"]
+        if shutil.which("git"):
+            for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", f"{self.name} as shipped"]):
+                subprocess.run([*git, *command], check=True)
+
     def _keep(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
-        (self.out / f"{self.name}.transcript.txt").write_text("\n".join(self._lines) + "\n", encoding="utf-8")
         for folder in (self.project / "experiments").glob("*-*"):
             if (folder / "journal.jsonl").is_file():
                 target = self.out / folder.name
                 shutil.copytree(folder, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.ncu-rep"))
                 shutil.copy(self.project / self.kernel, target / "best.py")
+                (target / "transcript.txt").write_text("\n".join(self._lines) + "\n", encoding="utf-8")
         shutil.rmtree(self.project, ignore_errors=True)
 
 
