@@ -37,7 +37,7 @@ def test_every_linked_file_exists() -> None:
 
 
 def test_a_problem_is_a_command_where_only_torch_and_this_package_are_installed(tmp_path: Path) -> None:
-    problem = Path(__file__).parent / "data" / "tiny" / "test_scale.py"
+    problem = README.parent / "examples" / "cpu_softmax" / "test_softmax.py"
     alone = (
         "import runpy, sys\n"
         "class Without:\n"
