@@ -14,7 +14,7 @@ from kopt_mcp.platforms.amd_smi import Reading, parse_amd_smi, parse_rocm_smi
 from kopt_mcp.platforms.host import Host, Ran, leading_integer
 from kopt_mcp.platforms.interface import Found, with_spec
 from kopt_mcp.platforms.profilers import rocprof, rocprofv3
-from kopt_mcp.platforms.visible import Card, select
+from kopt_mcp.platforms.visible import Card, visible
 
 _FOLDERS = ("/opt/rocm/bin", "/opt/rocm-*/bin")
 _ROCM_SMI = (
@@ -86,19 +86,12 @@ def _reading_of(unique_id: str, bdf: int | None, readings: list[Reading]) -> Rea
 
 
 def _visible(host: Host, devices: list[Device]) -> Found:
-    variable = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in host.env else "CUDA_VISIBLE_DEVICES"
-    mask = host.env.get(variable)
+    mask = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in host.env else "CUDA_VISIBLE_DEVICES"
     # Devices without a unique id are told apart by their place, which is what an index in the mask means anyway.
-    keys = [device.uuid or f"#{place}" for place, device in enumerate(devices)]
-    chosen = select(mask, [Card(key) for key in keys])
-    hidden = len(devices) - len(chosen)
-    notes = [f"{variable}={mask!r} hides {hidden} of {len(devices)} AMD devices"] if hidden else []
-    profilers = [rocprofv3(host), rocprof(host)] if chosen else []
-    by_key = dict(zip(keys, devices, strict=True))
-    found = [
-        by_key[key].model_copy(update={"index": index, "profilers": profilers}) for index, key in enumerate(chosen)
-    ]
-    return Found(found, notes)
+    known = {device.uuid or f"#{place}": device for place, device in enumerate(devices)}
+    found = visible(host, "AMD", mask, [Card(key) for key in known], known)
+    profilers = [rocprofv3(host), rocprof(host)] if found.devices else []
+    return Found([one.model_copy(update={"profilers": profilers}) for one in found.devices], found.notes)
 
 
 def _absence(host: Host, ran: Ran) -> list[str]:

@@ -10,6 +10,8 @@ from kopt_mcp.models import Device, Peak
 
 UNKNOWN = "not in the table of devices: nominal peaks are unknown, only measured ones count"
 
+SIZES = ("name", "arch", "memory_bytes", "sm_count", "l2_bytes", "shared_bytes", "partition")
+
 # Pins may run a little above the published rate: an H200's do by 2.4 %.
 NOMINAL_SLACK = 1.03
 
@@ -31,29 +33,12 @@ def with_spec(device: Device) -> Device:
         sm_count=device.sm_count,
     )
     if spec is None:
-        return device.model_copy(
-            update={
-                "shared_bytes": device.shared_bytes or shared_bytes(device.arch),
-                "bandwidth_gbps": None,
-                "tflops": {},
-                "notes": _merged(device.notes, [UNKNOWN]),
-            }
-        )
-    notes = [note for note in device.notes if note != UNKNOWN]
-    return device.model_copy(
-        update={
-            "name": device.name or spec.name,
-            "arch": device.arch or spec.arch,
-            "memory_bytes": device.memory_bytes or spec.memory_bytes,
-            "sm_count": device.sm_count or spec.sm_count,
-            "l2_bytes": device.l2_bytes or spec.l2_bytes,
-            "shared_bytes": device.shared_bytes or spec.shared_bytes,
-            "partition": device.partition or spec.partition,
-            "bandwidth_gbps": spec.bandwidth_gbps,
-            "tflops": spec.tflops,
-            "notes": _merged(notes, list(spec.notes)),
-        }
-    )
+        shared, notes = device.shared_bytes or shared_bytes(device.arch), _merged(device.notes, [UNKNOWN])
+        return device.model_copy(update={"shared_bytes": shared, "bandwidth_gbps": None, "tflops": {}, "notes": notes})
+    known = {name: getattr(device, name) or getattr(spec, name) for name in SIZES}
+    notes = _merged([note for note in device.notes if note != UNKNOWN], list(spec.notes))
+    peaks = {"bandwidth_gbps": spec.bandwidth_gbps, "tflops": spec.tflops}
+    return device.model_copy(update={**known, **peaks, "notes": notes})
 
 
 def with_ceilings(device: Device, ceilings: Ceilings) -> Device:
@@ -61,25 +46,27 @@ def with_ceilings(device: Device, ceilings: Ceilings) -> Device:
 
     A nominal peak that was beaten is not this device's peak; it stays, with low confidence and a note.
     """
-    measured = _measured(ceilings.copy_gbps, f"device copy, {ceilings.measured_on}")
-    rates = {
-        dtype: _measured(value, f"matrix product, {ceilings.measured_on}") for dtype, value in ceilings.tflops.items()
+
+    def measured(value: float, what: str) -> Peak:
+        return Peak(value=value, method="measured", source=f"{what}, {ceilings.measured_on}", confidence="high")
+
+    notes = list(device.notes)
+
+    def checked(peak: Peak, reached: float | None, what: str) -> Peak:
+        if reached is None or reached <= peak.value * NOMINAL_SLACK:
+            return peak
+        beaten = f"measured {what} {reached:.4g} is above the nominal {peak.value:.4g}"
+        notes.append(f"{beaten}: do not trust the nominal figure")
+        return peak.model_copy(update={"confidence": "low"})
+
+    bandwidth, fastest = device.bandwidth_gbps, max(ceilings.copy_gbps, ceilings.triad_gbps)
+    update = {
+        "measured_gbps": measured(ceilings.copy_gbps, "device copy"),
+        "measured_tflops": {dtype: measured(rate, "matrix product") for dtype, rate in ceilings.tflops.items()},
+        "bandwidth_gbps": bandwidth and checked(bandwidth, fastest, "bandwidth"),
+        "tflops": {dtype: checked(peak, ceilings.tflops.get(dtype), dtype) for dtype, peak in device.tflops.items()},
     }
-    bandwidth, beaten = _checked(device.bandwidth_gbps, max(ceilings.copy_gbps, ceilings.triad_gbps), "bandwidth")
-    tflops = dict(device.tflops)
-    for dtype, peak in device.tflops.items():
-        kept, note = _checked(peak, ceilings.tflops.get(dtype), dtype)
-        tflops[dtype] = kept or peak
-        beaten += note
-    return device.model_copy(
-        update={
-            "measured_gbps": measured,
-            "measured_tflops": rates,
-            "bandwidth_gbps": bandwidth,
-            "tflops": tflops,
-            "notes": _merged(device.notes, beaten),
-        }
-    )
+    return device.model_copy(update={**update, "notes": _merged(notes, [])})
 
 
 def with_probe(device: Device, profiler: str, *, usable: bool, remedy: str = "") -> Device:
@@ -89,17 +76,6 @@ def with_probe(device: Device, profiler: str, *, usable: bool, remedy: str = "")
         for one in device.profilers
     ]
     return device.model_copy(update={"profilers": profilers})
-
-
-def _measured(value: float, source: str) -> Peak:
-    return Peak(value=value, method="measured", source=source, confidence="high")
-
-
-def _checked(peak: Peak | None, reached: float | None, what: str) -> tuple[Peak | None, list[str]]:
-    if peak is None or reached is None or reached <= peak.value * NOMINAL_SLACK:
-        return peak, []
-    note = f"measured {what} {reached:.4g} is above the nominal {peak.value:.4g}: do not trust the nominal figure"
-    return peak.model_copy(update={"confidence": "low"}), [note]
 
 
 def _merged(notes: list[str], more: list[str]) -> list[str]:

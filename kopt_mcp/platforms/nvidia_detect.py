@@ -18,7 +18,7 @@ from kopt_mcp.platforms import pci
 from kopt_mcp.platforms.host import Host, Ran, Run, leading_integer, leading_number
 from kopt_mcp.platforms.interface import Found, with_spec
 from kopt_mcp.platforms.profilers import cuda_toolkit, nvidia_profilers
-from kopt_mcp.platforms.visible import Card, select
+from kopt_mcp.platforms.visible import Card, visible
 
 _FOLDERS = ("/usr/lib/wsl/lib", "/usr/local/nvidia/bin")
 _FIELDS = (
@@ -169,19 +169,12 @@ def _slices(whole: Device, details: Element, listed: list[Listed]) -> dict[str, 
 
 
 def _visible(host: Host, devices: dict[str, Device], cards: list[Card], notes: list[str]) -> Found:
-    mask = host.env.get("CUDA_VISIBLE_DEVICES")
-    chosen = [uuid for uuid in select(mask, cards) if uuid in devices]
-    if hidden := len(devices) - len(chosen):
-        notes.append(f"CUDA_VISIBLE_DEVICES={mask!r} hides {hidden} of {len(devices)} NVIDIA devices")
-    profilers = nvidia_profilers(host) if chosen else []
+    found = visible(host, "NVIDIA", "CUDA_VISIBLE_DEVICES", cards, devices)
+    profilers = nvidia_profilers(host) if found.devices else []
     mixed = len({device.name for device in devices.values()}) > 1 and host.env.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
     order = ["indices are in PCI order; CUDA's is fastest first unless CUDA_DEVICE_ORDER=PCI_BUS_ID"] if mixed else []
-    found = []
-    for index, uuid in enumerate(chosen):
-        device = devices[uuid]
-        update = {"index": index, "profilers": profilers, "notes": [*device.notes, *order]}
-        found.append(with_spec(device.model_copy(update=update)))
-    return Found(found, notes)
+    told = [one.model_copy(update={"profilers": profilers, "notes": [*one.notes, *order]}) for one in found.devices]
+    return Found([with_spec(one) for one in told], [*notes, *found.notes])
 
 
 def _in_mig_mode(gpu: Query) -> bool:

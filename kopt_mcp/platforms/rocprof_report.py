@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import re
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,12 @@ from kopt_mcp.platforms.reports import DECORATION, number
 
 Row = Mapping[str, str]
 
-BLOCKS = (
-    (re.compile(r"^(SQ|MFMA|Mfma|LDS|VALU|SALU|Occupancy|MeanOccupancy)"), "SQ"),
-    (re.compile(r"^(TCC|FETCH_SIZE|WRITE_SIZE|FetchSize|WriteSize|L2Cache)"), "TCC"),
-    (re.compile(r"^(TCP|TA|TD|MemUnit)"), "TCP"),
-    (re.compile(r"^(GRBM|GPUBusy)"), "GRBM"),
-)
-"""Which hardware block counts what."""
+BLOCKS = {
+    "SQ": ("SQ", "VALU", "Occupancy"),
+    "TCC": ("TCC", "FETCH_SIZE", "WRITE_SIZE"),
+    "TCP": ("TCP", "TA", "MemUnit"),
+}
+"""Which hardware block counts what, by the beginnings of the counters' names."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def _name(text: str) -> str:
 
 
 def _block(counter: str) -> str:
-    return next((block for pattern, block in BLOCKS if pattern.match(counter)), counter)
+    return next((block for block, beginnings in BLOCKS.items() if counter.startswith(beginnings)), counter)
 
 
 def _traced(name: str, rows: Sequence[Row]) -> Kernel:
@@ -114,7 +113,4 @@ def _volume(row: Row, name: str) -> float | None:
     """Product of the three extents, or the flat column; the grid is in work-items, not in workgroups."""
     if name in row:
         return number(row[name])
-    volume = 1.0
-    for axis in "xyz":
-        volume *= number(row.get(f"{name}_{axis}", "")) or 0.0
-    return volume or None
+    return math.prod(number(row.get(f"{name}_{axis}", "")) or 0.0 for axis in "xyz") or None

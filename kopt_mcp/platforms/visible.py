@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kopt_mcp.models import Device
+from kopt_mcp.platforms.host import Host
+from kopt_mcp.platforms.interface import Found
+
 
 @dataclass(frozen=True)
 class Card:
@@ -38,6 +42,18 @@ def select(mask: str | None, cards: Sequence[Card]) -> list[str]:
             break
         chosen.append(uuid)
     return chosen
+
+
+def visible(host: Host, vendor: str, mask: str, cards: Sequence[Card], devices: Mapping[str, Device]) -> Found:
+    """The devices that the environment variable `mask` leaves, with their indices, and a note on those it hides.
+
+    `devices` by UUID, or what stands for one in `cards`.
+    """
+    chosen = [uuid for uuid in select(host.env.get(mask), cards) if uuid in devices]
+    hidden = len(devices) - len(chosen)
+    note = f"{mask}={host.env.get(mask)!r} hides {hidden} of {len(devices)} {vendor} devices"
+    found = [devices[uuid].model_copy(update={"index": index}) for index, uuid in enumerate(chosen)]
+    return Found(found, [note] if hidden else [])
 
 
 def _named(entry: str, cards: Sequence[Card]) -> str | None:
