@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from kopt_mcp import features
@@ -13,21 +13,26 @@ from kopt_mcp.changes.sites import shown
 from kopt_mcp.models import ChangeKind
 from kopt_mcp.source import dotted
 
+Read = tuple[ChangeKind | None, str]
+"""A kind, and what to call it."""
 
-def kind_of(delta: Delta) -> tuple[ChangeKind | None, str]:
+
+ARGUMENTS: Mapping[ChangeKind, frozenset[str]] = {
+    "memory": words.MEMORY_ARGUMENTS,
+    "numerics": words.NUMERIC_ARGUMENTS,
+    "scheduling": words.SCHEDULING_ARGUMENTS | words.SCHEDULING_WORDS,
+}
+
+
+def kind_of(delta: Delta) -> Read:
     """The kind of a difference, and what to call it."""
     context = delta.context
-    text = f"{_text(delta.old)} {_text(delta.new)}"
     if context.keyword:
         return _kind_of_argument(context.keyword), context.keyword
     if context.part == "grid":
-        busy = _mentions(delta, words.SCHEDULING_WORDS)
+        busy = {*_identifiers(delta.old), *_identifiers(delta.new)} & words.SCHEDULING_WORDS
         return ("scheduling" if busy else "launch"), "grid"
-    wrapped = _wrapping(delta)
-    if wrapped is not None:
-        return wrapped
-    found = _by_words(delta, text)
-    if found is not None:
+    if found := _wrapping(delta) or _by_words(delta):
         return found
     if context.part == "argument":
         return None, f"argument of {context.calls[-1]}"
@@ -36,7 +41,7 @@ def kind_of(delta: Delta) -> tuple[ChangeKind | None, str]:
     return _by_place(context) or _by_default(context, delta.new or delta.old)
 
 
-def _by_default(context: Context, node: ast.AST | None) -> tuple[ChangeKind | None, str]:
+def _by_default(context: Context, node: ast.AST | None) -> Read:
     """What nothing tells otherwise is the algorithm, where it runs on the device or calls something that may."""
     called = _called(node) if node is not None else set()
     if not called and any(words.MEMORY_NAMES.fullmatch(name) for name in _identifiers(node)):
@@ -45,13 +50,12 @@ def _by_default(context: Context, node: ast.AST | None) -> tuple[ChangeKind | No
     return (None if not context.kernel and helpers else "algorithm"), _shown(node)
 
 
-def kind_of_statement(node: ast.AST, context: Context) -> tuple[ChangeKind | None, str]:
+def kind_of_statement(node: ast.AST, context: Context) -> Read:
     """The kind of a statement that is new or dropped, and what to call it."""
     if isinstance(node, (ast.Import, ast.ImportFrom, ast.Pass, ast.Assert, ast.Raise, ast.Global, ast.Return)):
         return None, _shown(node)
     delta = Delta(None, node, replace(context, target=_target(node)))
-    found = _by_words(delta, _text(node))
-    if found is not None:
+    if found := _by_words(delta):
         return found
     called = _called(node)
     if called & words.LAUNCH_CALLS:
@@ -76,7 +80,7 @@ def _kind_of_call(name: str, called: set[str]) -> ChangeKind | None:
     return "memory" if called <= words.MEMORY_CALLS | {"arange", "to", "cdiv"} else "algorithm"
 
 
-def _wrapping(delta: Delta) -> tuple[ChangeKind | None, str] | None:
+def _wrapping(delta: Delta) -> Read | None:
     if delta.old is None or delta.new is None or not only_wrapped(delta.old, delta.new):
         return None
     if flat(delta.old) == flat(delta.new):
@@ -90,29 +94,19 @@ def _wrapping(delta: Delta) -> tuple[ChangeKind | None, str] | None:
 
 
 def _kind_of_argument(keyword: str) -> ChangeKind | None:
-    known = features.named(keyword)
-    if known:
+    if known := features.named(keyword):
         return known[0].kind
-    if words.is_launch_name(keyword):
+    if words.is_launch_name(keyword) or keyword in ("configs", "values"):
         return "launch"
-    table: tuple[tuple[frozenset[str], ChangeKind | None], ...] = (
-        (words.MEMORY_ARGUMENTS, "memory"),
-        (words.NUMERIC_ARGUMENTS, "numerics"),
-        (words.SCHEDULING_ARGUMENTS | words.SCHEDULING_WORDS, "scheduling"),
-        (words.CARRIERS, None),
-    )
-    for names, kind in table:
-        if keyword in names:
-            return kind
-    return "launch" if keyword in ("configs", "values") else None
+    return next((kind for kind, names in ARGUMENTS.items() if keyword in names), None)
 
 
-def _by_words(delta: Delta, text: str) -> tuple[ChangeKind | None, str] | None:
+def _by_words(delta: Delta) -> Read | None:
     """By what the difference itself mentions."""
     target = delta.context.target
     was, now = set(_identifiers(delta.old)), set(_identifiers(delta.new))
     names = was ^ now
-    for feature in features.named(text):
+    for feature in features.named(f"{_text(delta.old)} {_text(delta.new)}"):
         if names & {*feature.names, *feature.keywords}:
             return feature.kind, feature.what
     if names & words.ASSEMBLY:
@@ -129,7 +123,7 @@ def _by_words(delta: Delta, text: str) -> tuple[ChangeKind | None, str] | None:
     return _by_substitution(names, delta)
 
 
-def _by_substitution(names: set[str], delta: Delta) -> tuple[ChangeKind | None, str] | None:
+def _by_substitution(names: set[str], delta: Delta) -> Read | None:
     """By the words that take the place of others."""
     plain = names - words.MODULES
     if plain and plain <= words.TYPES | words.MATH:
@@ -139,7 +133,7 @@ def _by_substitution(names: set[str], delta: Delta) -> tuple[ChangeKind | None, 
     return None
 
 
-def _by_place(context: Context) -> tuple[ChangeKind | None, str] | None:
+def _by_place(context: Context) -> Read | None:
     """By where the difference stands, where its own words say nothing."""
     if context.part == "pointer":
         return "memory", f"pointer of {context.calls[-1]}"
@@ -154,10 +148,6 @@ def _by_place(context: Context) -> tuple[ChangeKind | None, str] | None:
     if context.calls and context.calls[-1] in words.HINTS:
         return "memory", context.calls[-1]
     return None
-
-
-def _mentions(delta: Delta, wanted: frozenset[str]) -> bool:
-    return bool({*_identifiers(delta.old), *_identifiers(delta.new)} & wanted)
 
 
 def _identifiers(node: ast.AST | None) -> Iterator[str]:

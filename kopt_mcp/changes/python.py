@@ -7,7 +7,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kopt_mcp.changes.deltas import Context, Delta, deltas
+from kopt_mcp.changes.deltas import Context, Delta, deltas, function_of
 from kopt_mcp.changes.kinds import kind_of, kind_of_statement
 from kopt_mcp.changes.sites import Site, differences
 from kopt_mcp.source import parse, undocumented
@@ -92,7 +92,9 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[Line]:
         if isinstance(statement, ast.ClassDef):
             continue
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield from _nested(statement)
+            # A function inside a function is read where it stands; one of the module is a unit of its own.
+            if statement.col_offset:
+                yield from _lines(statement)
             continue
         inner = [getattr(statement, field, []) for field in ("body", "orelse", "finalbody")]
         if not isinstance(inner[0], list) or not any(inner):
@@ -102,12 +104,6 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[Line]:
         handlers = [h.body for h in getattr(statement, "handlers", [])]
         for block in (*inner, *handlers):
             yield from _statements(block)
-
-
-def _nested(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Line]:
-    """A function inside a function is read where it stands; one of the module is a unit of its own."""
-    if function.col_offset:
-        yield from _lines(function)
 
 
 def _head(statement: ast.stmt) -> ast.stmt:
@@ -138,8 +134,7 @@ def _subject(node: ast.AST) -> str:
         return ast.unparse(node.target)
     value = node.value if isinstance(node, ast.Expr) else node
     if isinstance(value, ast.Call):
-        function = value.func.value if isinstance(value.func, ast.Subscript) else value.func
-        return ast.unparse(function)
+        return ast.unparse(function_of(value))
     return type(node).__name__
 
 
@@ -158,8 +153,7 @@ def _changed(unit: str, old: Line, new: Line, context: Context) -> Iterator[Site
 
 def _site(delta: Delta, unit: str, number: int) -> Site:
     kind, what = kind_of(delta)
-    node = delta.new if delta.new is not None else delta.old
-    line = getattr(node, "lineno", None) if delta.new is not None else None
+    line = getattr(delta.new, "lineno", None)
     names = _names(delta.old) ^ _names(delta.new) | ({delta.context.keyword} if delta.context.keyword else set())
     return Site(kind, what, unit, line or number, frozenset(names | {delta.context.target}))
 

@@ -59,16 +59,7 @@ class Request:
 
     def target_job(self, **fields: Any) -> TargetJob:
         """The profile target's job for this candidate and workload."""
-        return TargetJob(
-            problem=self.job.problem,
-            problem_sha256=self.job.problem_sha256,
-            device=self.job.device,
-            candidate=self.job.candidate,
-            candidate_sha256=self.job.candidate_sha256,
-            workload=self.workload.name,
-            timeout_s=self.job.timeout_s,
-            **fields,
-        )
+        return target_job(self.job, workload=self.workload.name, **fields)
 
     def profile(
         self,
@@ -102,6 +93,12 @@ class Request:
         except OSError as error:
             raise WorkspaceFailed(f"{error.filename} cannot be written: {error.strerror}; make room there.") from error
         return str(file)
+
+
+def target_job(job: Job, **fields: Any) -> TargetJob:
+    """The profile target's job on the evaluator's; `fields` win."""
+    shared = ("problem", "problem_sha256", "device", "candidate", "candidate_sha256", "timeout_s")
+    return TargetJob(**{**{name: getattr(job, name) for name in shared}, **fields})
 
 
 def artifacts_folder(root: Path, job: Job, workload: str, depth: str) -> Path:

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kopt_mcp.evaluator.records import Job, WorkloadInfo
-from kopt_mcp.evaluator.target_job import TargetJob
 from kopt_mcp.models import Device, SanitizerRun
 from kopt_mcp.platforms.host import Host, Ran
 from kopt_mcp.platforms.launching import Launch, launch, read_text, scratch
 from kopt_mcp.platforms.profilers import compute_sanitizer
 from kopt_mcp.profiling.answer import read_answer, told_text
+from kopt_mcp.profiling.request import target_job
 from kopt_mcp.watch import Watch
 
 WORKLOADS = 2
@@ -100,18 +100,8 @@ class Sanitizer:
         self, program: str, tool: SanitizerTool, job: Job, workloads: tuple[str, ...], watch: Watch, shut_in: bool
     ) -> SanitizerRun:
         timeout_s = min(job.timeout_s, SHUT_IN_S) if shut_in else job.timeout_s
-        target = TargetJob(
-            op="each",
-            problem=job.problem,
-            problem_sha256=job.problem_sha256,
-            device=job.device,
-            candidate=job.candidate,
-            candidate_sha256=job.candidate_sha256,
-            workloads=workloads,
-            shut_in=shut_in,
-            own_network=False,
-            timeout_s=timeout_s,
-        )
+        options = {"workloads": workloads, "shut_in": shut_in, "own_network": False, "timeout_s": timeout_s}
+        target = target_job(job, op="each", **options)
         with scratch() as folder:
             command = [*_command(program, tool, folder), *target.command(self._python(), folder)]
             ran = self._launch(command, folder=folder, timeout_s=timeout_s, watch=watch)
