@@ -14,6 +14,7 @@ from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.problem import ProblemError
 from kopt_mcp.problems import Recognition, autokernel, recognise
 from kopt_mcp.problems.loaders import executed
+from kopt_mcp.problems.reading import Unlike
 
 SOFTMAX = """
 KERNEL_TYPE = "softmax"
@@ -53,7 +54,7 @@ def task(evaluator: LocalEvaluator, folder: Path, text: str) -> Task:
     return Task(evaluator, written(folder, {"kernel.py": text}) / "kernel.py", folder)
 
 
-def answer(folder: Path, text: str) -> Recognition | str:
+def answer(folder: Path, text: str) -> Recognition:
     return autokernel.recognise(written(folder, {"kernel.py": text}) / "kernel.py")
 
 
@@ -83,12 +84,12 @@ def test_a_kernel_is_recognised_by_its_type_and_is_no_part_of_the_task(tmp_path:
 )
 def test_a_kernel_that_has_no_problem_is_told_what_is_missing(tmp_path: Path, old: str, new: str, missing: str) -> None:
     found = answer(tmp_path, SOFTMAX.replace(old, new))
-    assert isinstance(found, Recognition)
     assert missing in found.missing[0]
 
 
 def test_a_file_without_a_type_is_no_kernel_of_theirs(tmp_path: Path) -> None:
-    assert "assigns no KERNEL_TYPE" in str(answer(tmp_path, "import torch\n"))
+    with pytest.raises(Unlike, match="assigns no KERNEL_TYPE"):
+        answer(tmp_path, "import torch\n")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,6 @@ def test_a_file_without_a_type_is_no_kernel_of_theirs(tmp_path: Path) -> None:
 def test_shapes_that_are_none_are_left_out(tmp_path: Path, shapes: str) -> None:
     text = SOFTMAX.replace('{"rows": 40, "cols": 96}\n', f"{shapes}\n").replace("TEST_SIZES =", "SIZES =")
     found = answer(tmp_path, text)
-    assert isinstance(found, Recognition)
     assert found.options["shapes"] == []
 
 

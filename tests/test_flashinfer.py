@@ -18,7 +18,7 @@ from kopt_mcp.__main__ import main
 from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.evaluator.records import Timing, WorkloadResult
 from kopt_mcp.problem import ProblemError, Spec
-from kopt_mcp.problems import Recognition, definitions, flashinfer, recognise, solutions
+from kopt_mcp.problems import definitions, flashinfer, recognise, solutions
 from kopt_mcp.tracing import outcome_of
 
 REFERENCE = """
@@ -141,7 +141,6 @@ def test_workloads_are_found_where_the_data_set_has_them(tmp_path: Path) -> None
 )
 def test_a_definition_that_is_wrong_is_told_the_field(tmp_path: Path, path: str, value: Any, missing: str) -> None:
     found = flashinfer.recognise(written(tmp_path, files(with_changed(path, value))))
-    assert isinstance(found, Recognition)
     assert any(re.search(missing, text) for text in found.missing), found.missing
 
 
@@ -167,7 +166,6 @@ def test_a_definition_that_is_wrong_is_told_the_field(tmp_path: Path, path: str,
 )
 def test_a_workload_that_is_wrong_is_told_line_and_field(tmp_path: Path, workload: Any, missing: str) -> None:
     found = flashinfer.recognise(written(tmp_path, files(None, workload)))
-    assert isinstance(found, Recognition)
     assert any(re.search(missing, text) for text in found.missing), found.missing
 
 

@@ -2,9 +2,9 @@
 
 This module is the entry. A format is one module for each process that has to do with it, called by its name:
 
-    problems/X.py           `EXPECTED`, what a file of this format looks like, and `recognise(path)`: a Recognition, or
-                            a text that says what is not as expected; ProblemError where that is not the point. In the
-                            server: reads files (standard library, PyYAML for task.yml), never executes one.
+    problems/X.py           `EXPECTED`, what a file of this format looks like, and `recognise(path)`: a Recognition.
+                            Raises Unlike where a file is nothing like that. In the server: reads files (standard
+                            library, PyYAML for task.yml), never executes one.
     problems/loaders/X.py   `load(path, **options)`: the Problem. In the harness, under the user's own interpreter: may
                             execute the task's files, as a `test_*.py` is executed there; standard library and torch.
     problems/adapters/X.py  `entry(module, spec)`: how a candidate is called, where it is no function of our flat
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kopt_mcp.problem import Problem, ProblemError
-from kopt_mcp.problems.reading import digest_of
+from kopt_mcp.problems.reading import Unlike, digest_of
 
 FORMATS = ("problem", "script", "kernelbench", "gpumode", "autokernel", "flashinfer")
 """The formats that are recognised."""
@@ -172,12 +172,14 @@ def _asked(name: str, path: Path) -> Recognition | str:
     """One format's answer; a file that cannot even be read is not of it."""
     format = importlib.import_module(f"{__name__}.{name}")
     try:
-        answer: Recognition | str = format.recognise(path)
+        found: Recognition = format.recognise(path)
+    except Unlike as error:
+        return f"{error}; expected {format.EXPECTED}."
     except ProblemError as error:
         return str(error)
     except RecursionError:
         return f"{path.name} is nested too deeply to be read."
-    return f"{answer}; expected {format.EXPECTED}." if isinstance(answer, str) else answer
+    return found
 
 
 def _require_known(name: str, known: Sequence[str]) -> None:

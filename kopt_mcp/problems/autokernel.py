@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kopt_mcp.problems import Recognition
-from kopt_mcp.problems.reading import constant, defined, tree_of
+from kopt_mcp.problems.reading import Unlike, constant, defined, tree_of
 
 EXPECTED = 'a Python file with KERNEL_TYPE = "..." and a function kernel_fn'
 FUNCTION = "kernel_fn"
@@ -36,14 +36,12 @@ _LARGEST = 1 << 24
 _MOST = 20
 
 
-def recognise(path: Path) -> Recognition | str:
+def recognise(path: Path) -> Recognition:
     """Whether a file assigns a `KERNEL_TYPE`."""
-    if path.suffix != ".py":
-        return f"{path.name} does not end in .py"
     tree = tree_of(path)
     there = defined(tree)
     if "KERNEL_TYPE" not in there:
-        return f"{path.name} assigns no KERNEL_TYPE"
+        raise Unlike(f"{path.name} assigns no KERNEL_TYPE")
     line, kind = there["KERNEL_TYPE"].lineno, str(constant(there["KERNEL_TYPE"]))
     missing = []
     if kind not in TYPES:

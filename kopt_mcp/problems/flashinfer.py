@@ -7,25 +7,25 @@ from pathlib import Path
 from kopt_mcp.problem import ProblemError
 from kopt_mcp.problems import Recognition
 from kopt_mcp.problems.definitions import Workload, data_file, definition_of, workload_file, workloads_of
-from kopt_mcp.problems.reading import json_of, noted, slug
+from kopt_mcp.problems.reading import Unlike, json_of, noted, slug
 
 EXPECTED = "a definition.json with axes, inputs, outputs and a reference, and its workload.jsonl"
 FILE = "definition.json"
 _KEYS = {"axes", "inputs", "outputs", "reference"}
 
 
-def recognise(path: Path) -> Recognition | str:
+def recognise(path: Path) -> Recognition:
     """Whether a folder, or a file, is a definition with its workloads."""
     main = path / FILE if path.is_dir() else path
     if main.suffix != ".json":
-        return f"{path.name} is neither a folder nor a .json file"
+        raise Unlike(f"{path.name} is neither a folder nor a .json file")
     if not main.exists():
-        return f"{path.name} holds no {FILE}"
+        raise Unlike(f"{path.name} holds no {FILE}")
     value = json_of(main)
     if isinstance(value, dict) and {"spec", "sources"} <= set(value):
         raise ProblemError(f"{main.name} is a solution; name the definition as the task, and this as the kernel.")
     if not isinstance(value, dict) or len(_KEYS & set(value)) < 2:
-        return f"{main.name} has no {' and no '.join(sorted(_KEYS))}"
+        raise Unlike(f"{main.name} has no {' and no '.join(sorted(_KEYS))}")
     missing: list[str] = []
     workloads: list[Workload] = []
     files = [main, *workload_file(main)]

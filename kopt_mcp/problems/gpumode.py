@@ -13,7 +13,7 @@ from typing import Any
 
 from kopt_mcp.problem import ProblemError
 from kopt_mcp.problems import Recognition
-from kopt_mcp.problems.reading import defined, field, noted, slug, text_of, tree_of
+from kopt_mcp.problems.reading import Unlike, defined, field, noted, slug, text_of, tree_of
 
 EXPECTED = "a folder with a task.yml that lists files, tests and benchmarks"
 FILE = "task.yml"
@@ -26,16 +26,16 @@ _UP = 2
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
 
 
-def recognise(path: Path) -> Recognition | str:
+def recognise(path: Path) -> Recognition:
     """Whether a folder, or a file of that name, is a `task.yml` that lists files and tests."""
     main = path / FILE if path.is_dir() else path
     if main.suffix not in (".yml", ".yaml"):
-        return f"{path.name} is neither a folder nor a {FILE}"
+        raise Unlike(f"{path.name} is neither a folder nor a {FILE}")
     if not main.exists():
-        return f"{path.name} holds no {FILE}"
+        raise Unlike(f"{path.name} holds no {FILE}")
     task = _yaml(main)
     if not isinstance(task, dict) or not {"files", "tests"} & set(task):
-        return f"{main.name} has neither 'files' nor 'tests'"
+        raise Unlike(f"{main.name} has neither 'files' nor 'tests'")
     missing: list[str] = []
     files: dict[str, str] = {}
     tests: dict[str, list[dict[str, Any]]] = {"tests": [], "benchmarks": []}

@@ -8,16 +8,14 @@ from pathlib import Path
 
 from kopt_mcp.problem import ProblemError
 from kopt_mcp.problems import Recognition
-from kopt_mcp.problems.reading import defined, slug, tree_of
+from kopt_mcp.problems.reading import Unlike, defined, slug, tree_of
 
 EXPECTED = "a Python file with a class Model, get_inputs() and get_init_inputs()"
 FUNCTIONS = ("get_inputs", "get_init_inputs")
 
 
-def recognise(path: Path) -> Recognition | str:
+def recognise(path: Path) -> Recognition:
     """Whether a file defines `Model` and at least one of the two functions."""
-    if path.suffix != ".py":
-        return f"{path.name} does not end in .py"
     there = defined(tree_of(path))
     if "Model" not in there and "ModelNew" in there and "get_inputs" not in there:
         raise ProblemError(
@@ -25,7 +23,7 @@ def recognise(path: Path) -> Recognition | str:
         )
     functions = [name for name in FUNCTIONS if name in there]
     if "Model" not in there or not functions:
-        return f"{path.name} defines no {' and no '.join(n for n in ('Model', *FUNCTIONS) if n not in there)}"
+        raise Unlike(f"{path.name} defines no {' and no '.join(n for n in ('Model', *FUNCTIONS) if n not in there)}")
     found = tuple(f"{name}, line {there[name].lineno}" for name in ("Model", *functions))
     return Recognition("kernelbench", path, (path,), found, tuple(_missing(path, there)), slug(path.stem))
 

@@ -27,6 +27,10 @@ _KINDS = {str: "a text", int: "a whole number", list: "a list", dict: "an object
 _T = TypeVar("_T")
 
 
+class Unlike(ProblemError):
+    """A file is nothing like what a format expects: what it has not."""
+
+
 def bytes_of(path: Path, most: int = LARGEST_DATA) -> bytes:
     """A regular file's content."""
     try:
@@ -57,6 +61,8 @@ def text_of(path: Path, most: int = LARGEST) -> str:
 
 def tree_of(path: Path) -> ast.Module:
     """The syntax tree of a Python file; nothing of it runs."""
+    if path.suffix != ".py":
+        raise Unlike(f"{path.name} does not end in .py")
     text = text_of(path)
     try:
         with warnings.catch_warnings():

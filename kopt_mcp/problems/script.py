@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 from kopt_mcp.problems import Recognition
-from kopt_mcp.problems.reading import tree_of
+from kopt_mcp.problems.reading import Unlike, tree_of
 
 EXPECTED = "a Python program that takes --json and prints an object with correctness or status"
 VERDICTS = ("correctness", "status")
@@ -16,13 +16,11 @@ HOW_TO_MEASURE = (
 )
 
 
-def recognise(path: Path) -> Recognition | str:
+def recognise(path: Path) -> Recognition:
     """Whether a file is a program that takes `--json` and names what a report holds."""
-    if path.suffix != ".py":
-        return f"{path.name} does not end in .py"
     texts = _texts(tree_of(path))
     if "--json" not in texts:
-        return f"{path.name} does not take '--json'"
+        raise Unlike(f"{path.name} does not take '--json'")
     words = [word for word in VERDICTS if word in texts]
     found = tuple(f"{word!r}, line {texts[word]}" for word in ["--json", *words])
     missing = () if words else (f"{path.name} prints neither 'correctness' nor 'status'; expected one of them.",)
