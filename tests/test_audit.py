@@ -27,7 +27,7 @@ class Open:
     def __init__(self, us: float, noise_us: float = 0.0, fault: str = "", closed_to: int = 99) -> None:
         self.us, self.noise_us, self.fault, self.closed_to = us, noise_us, fault, closed_to
         self.passed: list[list[int]] = []
-        self.open = True
+        self.open, self.unheld, self.never = True, 0, False
         self._random = Random(7)
 
     def through(self, seeds: list[int], look_at: int) -> Passage | None:
@@ -37,6 +37,13 @@ class Open:
         if len(self.passed) > self.closed_to:
             return None
         us = OVERHEAD_US + len(seeds) * self.us + self._random.gauss(0.0, self.noise_us)
+        return Passage(us, [torch.tensor(seeds[look_at])])
+
+    def at_once(self, seeds: list[int], look_at: int) -> Passage | None:
+        if self.never:
+            return None
+        self.unheld += 1
+        us = 5 * OVERHEAD_US + len(seeds) * self.us + self._random.gauss(0.0, self.noise_us)
         return Passage(us, [torch.tensor(seeds[look_at])])
 
     def close(self) -> None:
@@ -103,13 +110,29 @@ def test_where_no_gain_is_claimed_nobody_looks(claims: tuple[float, float]) -> N
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_calls_that_wait_for_the_device_themselves_are_told_and_not_judged(which: int) -> None:
-    gates = [Open(1.0), Open(1.0)]
+def test_calls_that_cannot_be_held_back_are_timed_from_when_they_are_asked_for(which: int) -> None:
+    gates = [Open(5.0), Open(10.0)]
     gates[which].closed_to = 3
     audit, timed = looked(*gates, (5.0, 10.0))
-    assert timed == []
-    assert "cannot be held back" in audit.note
+    assert len(timed) == 2
+    assert audit.note.endswith("with the host's part")
+    assert gates[0].unheld == gates[1].unheld > 0, "both arms alike"
     assert (gates[0].open, gates[1].open) == (False, False)
+
+
+def test_a_candidate_that_will_not_be_held_back_must_be_faster_all_the_same() -> None:
+    with pytest.raises(Fault, match="is claimed, of which"):
+        looked(Open(10.0, 1.0, closed_to=0), Open(10.0, 1.0), (5.0, 10.0))
+
+
+def test_calls_that_are_never_over_are_suspect_if_the_candidates_and_told_if_the_others() -> None:
+    endless, other = Open(10.0, closed_to=0), Open(10.0)
+    endless.never = True
+    with pytest.raises(Fault, match="take far longer than is claimed") as caught:
+        looked(endless, other, (5.0, 10.0))
+    assert (caught.value.status, isinstance(caught.value, IncumbentFault)) == ("SUSPECT", False)
+    audit, timed = looked(other, endless, (5.0, 10.0))
+    assert (timed, "cannot be held back" in audit.note) == ([], True)
 
 
 def test_an_incumbent_that_fails_there_is_not_the_candidates_fault() -> None:

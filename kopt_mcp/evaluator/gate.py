@@ -14,7 +14,8 @@ from __future__ import annotations
 import secrets
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +26,15 @@ from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.inputs import Guarded, draw
 from kopt_mcp.evaluator.process import CandidateProcess
 from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT
+from kopt_mcp.evaluator.snapshots import rebuilt
 from kopt_mcp.problem import Case
 
 _QUEUED_S = 0.5
 """Longest time for queueing: calls that wait for the device themselves never come to an end of it."""
+_PATIENCE = 20
+"""How many times as long as they are said to take calls may take before they are given up."""
 _MOST_S = 0.5
+"""Longest time for calls that take no time: what they take is added."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +58,18 @@ class Gate:
         outputs: list[dict[str, Any]],
         count: int,
         evict: Callable[[], None],
+        call_us: float = 0.0,
         device: str = "cuda",
     ) -> None:
-        """For `count` calls at a time; `evict` clears the L2 from the harness's own context, and waits for that.
+        """For `count` calls at a time, of which one is said to take `call_us`.
+
+        `evict` clears the L2 from the harness's own context, and waits for that.
 
         Raises:
             Fault: the candidate's process gives no inputs.
         """
         self._process, self._driver, self._case, self._evict = process, driver, case, evict
-        self._device = device
+        self._device, self._most_s = device, _MOST_S + _PATIENCE * count * call_us * 1e-6
         self._ticket = process.runner.shared.peek(GO_AT)
         self._opened: list[int] = []
         process.workload(case, outputs)
@@ -88,26 +96,53 @@ class Gate:
         self.close()
 
     def through(self, seeds: list[int], look_at: int) -> Passage | None:
-        """Let the calls pass, one for each seed; None where they cannot be queued.
+        """Let the calls pass, one for each seed; None where they cannot be held back.
 
         Raises:
             Fault: the candidate failed, or its outputs are none.
         """
-        drawn = [draw(self._case.inputs, self._case.literals, seed, self._device) for seed in seeds]
+        drawn = self._drawn(seeds)
         described, last = self._queue(waiting=True)
         if not described:
             return None
-        looked_at = described[look_at]
-        mapped = [self._mapped(meta) for meta in looked_at]  # ahead of time: so that they are read at once afterwards
-        self._process.turn.halt(self._process.runner.pid)
+        mapped = [self._mapped(meta) for meta in described[look_at]]  # ahead of time, so as to read at once afterwards
         try:
-            self._fill(drawn)
-            us = self._timed(last)
-            return None if us is None else Passage(us, [on_device.read(self._driver, meta) for meta in looked_at])
+            with self._stopped():
+                self._fill(drawn)
+                begin = time.perf_counter()
+                self._process.runner.shared.poke(GO_AT, self._ticket)
+                us = self._over(last, begin)
+                return None if us is None else Passage(us, self._read(described[look_at]))
         finally:
-            self._process.turn.release(self._process.runner.pid, [])
             for address, _ in mapped:
                 self._driver.close(address)
+
+    def at_once(self, seeds: list[int], look_at: int) -> Passage | None:
+        """The same for calls that cannot be held back: from the moment when they are asked for, the host's part too.
+
+        Raises:
+            Fault: the candidate failed, or its outputs are none.
+        """
+        drawn = self._drawn(seeds)
+        self._process.take_turn()
+        with self._stopped():
+            self._fill(drawn)
+        begin = time.perf_counter()
+        described, last = self._queue(waiting=False)
+        us = self._over(last, begin)
+        return None if us is None or not described else Passage(us, self._read(described[look_at]))
+
+    def _drawn(self, seeds: list[int]) -> list[Guarded]:
+        return [draw(self._case.inputs, self._case.literals, seed, self._device) for seed in seeds]
+
+    @contextmanager
+    def _stopped(self) -> Iterator[None]:
+        turn, pid = self._process.turn, self._process.runner.pid
+        turn.halt(pid)
+        try:
+            yield
+        finally:
+            turn.release(pid, [])
 
     def _queue(self, waiting: bool) -> tuple[list[list[Any]], int]:
         """Have the calls queued: where their outputs will be, or nothing where they were let go at once; the last word.
@@ -137,15 +172,17 @@ class Gate:
                 self._driver.write(address, buffer)
         self._evict()
 
-    def _timed(self, last: int) -> float | None:
-        """None where they are never over while their process is stopped."""
+    def _over(self, last: int, begin: float) -> float | None:
+        """Microseconds until all is over; None where it never is, for want of the process perhaps, which is stopped."""
         word = self._process.runner.shared
-        begin = time.perf_counter()
-        word.poke(GO_AT, self._ticket)
         while word.peek(DONE_AT) != last:
-            if time.perf_counter() - begin > _MOST_S:
+            if time.perf_counter() - begin > self._most_s:
                 return None
         return (time.perf_counter() - begin) * 1e6
+
+    def _read(self, described: list[Any]) -> list[torch.Tensor]:
+        pieces = [on_device.read(self._driver, meta) for meta in described]
+        return [rebuilt([p], [m.get("lies")], [(0, 0)])[0] for p, m in zip(pieces, described, strict=True)]
 
     def _open(self, meta: Any) -> tuple[int, int]:
         """Where an input lies here, and its size."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from kopt_mcp import stats
 from kopt_mcp.evaluator import bench, ceilings, checks, device_state, mutants, preparing, sandbox, verify
 from kopt_mcp.evaluator.arms import Arm, Sampler
 from kopt_mcp.evaluator.audit import Audit, Room
@@ -328,7 +329,8 @@ class Harness:
         inputs = sum(math.prod(i.shape) * getattr(torch, i.dtype).itemsize for i in case.inputs if isinstance(i, Spec))
 
         def opened(arm: Arm, outputs: list[dict[str, Any]], count: int) -> Gate:
-            return Gate(arm.process, driver, case, outputs, count, clock.evict_and_wait)
+            evict, us = clock.evict_and_wait, stats.median(arm.samples)
+            return Gate(arm.process, driver, case, outputs, count, evict, us)
 
         return Audit(opened, Room(inputs, self._place.cache_bytes), bench.new_seed, _RANDOM)
 
