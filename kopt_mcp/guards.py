@@ -28,8 +28,6 @@ class Proposal:
     reading: Reading
     foreign: tuple[Use, ...] = ()
     """What it newly uses and the device has not."""
-    compiler: str = ""
-    """Why the compiler does not take it for the device, where it was asked; empty otherwise."""
     because: str | None = None
     """The agent's reason for making several changes at once."""
 
@@ -187,17 +185,9 @@ def not_a_repeat(facts: Facts) -> str | None:
 
 def platform_respected(facts: Facts) -> str | None:
     """What the device has not is not tried on it."""
-    if facts.proposal is None:
+    if facts.proposal is None or not facts.proposal.foreign:
         return None
-    device = facts.experiment.setup.device
-    if facts.proposal.compiler:
-        return (
-            f"the compiler does not take it for {device.arch}: {facts.proposal.compiler}; nothing ran; correct it, or "
-            "try another idea."
-        )
-    if not facts.proposal.foreign:
-        return None
-    use = facts.proposal.foreign[0]
+    use, device = facts.proposal.foreign[0], facts.experiment.setup.device
     return (
         f"line {use.line} uses {use.feature.what}, which {device.name} ({device.arch}) has not: {use.feature.reason}; "
         "leave it out, or put it under a condition on the platform."

@@ -40,7 +40,7 @@ from kopt_mcp.results import (
     VerifyResult,
 )
 from kopt_mcp.steps import apply_patch, baseline, benchmark, decide, diagnose, log, profile, provenance, verify
-from kopt_mcp.steps.call import Call, Compiles, Profiler, Sanitize, Tools
+from kopt_mcp.steps.call import Call, Profiler, Sanitize, Tools
 from kopt_mcp.watch import Watch
 from kopt_mcp.workspace import Candidates, Workspace
 
@@ -82,7 +82,6 @@ class Loop:
         detect: the machine's devices, with what there is to say about them now.
         present: those that are here; `detect`, unless something quicker is given.
         profile: how to profile; without it, times are all that is known.
-        compiles: whether the compiler takes a kernel for a device; without it, the table of features decides alone.
         sanitize: how to have a candidate watched for accesses outside of memory; without it, that is not run.
         scripts: how to run test scripts that judge the kernel themselves; without it, they are refused.
         user_memory: the folder where the user's lessons are kept; without it, memory ends at the project.
@@ -101,7 +100,6 @@ class Loop:
         clock: Callable[[], float] = time.time,
         locks: Locks | None = None,
         disk: Disk | None = None,
-        compiles: Compiles | None = None,
         sanitize: Sanitize | None = None,
         scripts: RunScript | None = None,
         user_memory: Path | None = None,
@@ -119,7 +117,6 @@ class Loop:
             diagnose=diagnose,
             locks=self._locks,
             clock=clock,
-            compiles=compiles,
             sanitize=sanitize,
             scripts=scripts,
         )

@@ -15,9 +15,7 @@ from overmcp import OverMcp
 from kopt_mcp import guards
 from kopt_mcp.disk import digest
 from kopt_mcp.errors import GuardRefused, InputRefused
-from kopt_mcp.evaluator.records import ProblemInfo
 from kopt_mcp.journal import Journal
-from kopt_mcp.models import Device
 
 
 @pytest.fixture(params=["loop", "mcp"])
@@ -339,26 +337,6 @@ def test_hopper_features_are_refused_on_amd(tritons: Project) -> None:
     assert refused_patch(tritons, name, triton(1.5, descriptor)).startswith(
         "line 13 uses tensor descriptors (TMA), which AMD Instinct MI300X (gfx942) has not: the copy engine"
     )
-
-
-def test_a_compiler_that_was_asked_speaks_instead_of_the_table(tritons: Project) -> None:
-    answers = {"GPU-1": "ptxas: too much shared memory"}
-    seen: list[str] = []
-
-    def compiles(*, kernel: str, data: bytes, device: Device, problem: ProblemInfo) -> str:
-        seen.append(f"{kernel} {device.arch} {problem.name} {len(data)}")
-        return answers[device.uuid]
-
-    tritons.loop = tritons.reopened(compiles=compiles)
-    name = tritons.diagnosed()
-    text = triton(1.5, ("num_warps=4", "num_warps=4, waves_per_eu=2"))
-    assert refused_patch(tritons, name, text) == (
-        "the compiler does not take it for sm_90: ptxas: too much shared memory; nothing ran; correct it, or try "
-        "another idea."
-    )
-    answers["GPU-1"] = ""
-    tritons.patch(name, text)
-    assert seen == [f"softmax.py sm_90 softmax {len(text.encode())}"] * 2
 
 
 def test_a_failed_change_is_refused_whatever_its_variables_are_called(tritons: Project) -> None:

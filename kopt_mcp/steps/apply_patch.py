@@ -125,19 +125,13 @@ def answer(state: Experiment, data: PatchData, candidates: Candidates) -> PatchR
 
 
 def _proposal(call: Call, patch: Patch, old: str, new: str, data: bytes) -> guards.Proposal:
-    setup = call.state.setup
-    kernel, device = setup.kernel, setup.device
-    ask = call.tools.compiles
-    said = ask(kernel=kernel, data=data, device=device, problem=setup.problem) if ask else None
-    # What the compiler has shown to work needs no table.
-    foreign = features.foreign(features.uses(old, kernel), features.uses(new, kernel), device) if said is None else []
+    kernel, device = call.state.setup.kernel, call.state.setup.device
     return guards.Proposal(
         sha256=digest(data),
         normal=normal_form(new, kernel),
         shape=shape(new, kernel),
         reading=read(old, new, kernel),
-        foreign=tuple(foreign),
-        compiler=said or "",
+        foreign=tuple(features.foreign(features.uses(old, kernel), features.uses(new, kernel), device)),
         because=sentence(patch.because, "because", 500),
     )
 

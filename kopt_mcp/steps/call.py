@@ -14,7 +14,7 @@ from kopt_mcp.arguments import cut
 from kopt_mcp.certificate import Certificate, issue
 from kopt_mcp.errors import Cancelled, DeviceBusy, InputRefused, ProblemInvalid
 from kopt_mcp.evaluator.client import Evaluator
-from kopt_mcp.evaluator.records import Evaluation, Job, ProblemInfo, Timing, WorkloadInfo, WorkloadResult
+from kopt_mcp.evaluator.records import Evaluation, Job, Timing, WorkloadInfo, WorkloadResult
 from kopt_mcp.evaluator.script_run import RunScript
 from kopt_mcp.events import BaselineData
 from kopt_mcp.lock import Locks
@@ -63,17 +63,6 @@ class Sanitize(Protocol):
         """Run it; what cannot be run is `not run` and says why."""
 
 
-class Compiles(Protocol):
-    """How the loop may ask the compiler, where somebody gives it one; `static` has what it takes."""
-
-    def __call__(self, *, kernel: str, data: bytes, device: Device, problem: ProblemInfo) -> str | None:
-        """Compile a version of the file `kernel` for `device`, which need not be there.
-
-        Returns:
-            Why it does not compile; empty when it does; None when nothing can be told.
-        """
-
-
 @dataclass(frozen=True)
 class Tools:
     """What the loop was built with."""
@@ -86,7 +75,6 @@ class Tools:
     diagnose: Callable[..., Diagnosis]
     locks: Locks
     clock: Callable[[], float]
-    compiles: Compiles | None = None
     sanitize: Sanitize | None = None
     scripts: RunScript | None = None
 
