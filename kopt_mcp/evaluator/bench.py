@@ -42,11 +42,13 @@ _VISIT_US = 60_000.0
 """Time that one visit may take, where `_CALLS` leaves room."""
 _EARLY_BLOCKS, _EARLY_FACTOR = 3, 10
 """A ratio ten times beyond the bar needs no more than three blocks to be believed."""
-_CHECKED_SHARE, _CHEAP_BYTES, _CHEAP_SHARE = 0.1, 16 << 20, 0.5
-"""Share of the candidate's visits of which one output is compared, and of those with small outputs; besides its first
-and last call, and one visit of the first blocks."""
-_HARD = ("large", "mixed", "outlier", "shifted")
-"""Distributions on which a short cut shows."""
+_CHECKED_SHARES, _CHECKED_SHARE = ((1 << 20, 1.0), (16 << 20, 0.5)), 0.1
+"""Share of the candidate's visits in which one output is compared, by how many bytes the outputs have at most; besides
+its first and last call, and one of its first visits."""
+_PROVEN = 1.1
+"""How much slower than what stands for all calls the fastest right one may be without a doubt."""
+_HARD = ("mixed", "mixed", "mixed", "large", "outlier", "shifted")
+"""Distributions on which a short cut shows, the one more often that is not recognised by a few values."""
 _SURE = 0.99
 """Level of the interval that must lie beyond the bar before the last block."""
 _QUICK_RESAMPLES = 300
@@ -83,10 +85,12 @@ class WorkloadBench:
         self._random = Random(secrets.randbits(64))
         self._outputs: list[dict[str, Any]] = []
         self._output_bytes = 1
-        self._looked_at = self._random.randrange(2 * _EARLY_BLOCKS)
+        self._looked_at = self._random.randrange(_EARLY_BLOCKS)
         """Which of the candidate's first visits is checked whatever chance says."""
         self._visits = 0
         self._calls = _CALLS[1]
+        self._right: list[float] = []
+        """Times of the calls that count and were seen to be right."""
 
     def warm_up(self) -> None:
         """Compile, fill caches, and check one output of each arm."""
@@ -131,7 +135,18 @@ class WorkloadBench:
         if not self.ratios:
             return None
         value, low, high = stats.bootstrap_interval(self.ratios)
-        return Ratio(value, *stats.widen(value, low, high, self._process_effect()), len(self.ratios))
+        low, high = stats.widen(value, low, high, self._process_effect())
+        return Ratio(value, low / self._unproven(), high, len(self.ratios))
+
+    def _unproven(self) -> float:
+        """By which factor the fastest call that was seen to be right is slower than what stands for all of them.
+
+        A candidate that does nothing in some calls, by chance, is found out by every such call that is looked at: if it
+        was lucky, those that were are the slow ones.
+        """
+        if not self._right:
+            return 1.0
+        return max(1.0, min(self._right) / (_PROVEN * self._sampler.typical(self._arms[0].samples)))
 
     def _process_effect(self) -> float:
         """Relative half-width of what does not average out within one evaluation."""
@@ -153,6 +168,7 @@ class WorkloadBench:
         # Looking after every block finds what chance makes of noise sooner or later: an early end must be surer.
         sure = stats.bootstrap_interval(self.ratios, level=_SURE, resamples=_QUICK_RESAMPLES)
         ends = stats.widen(*sure, effect)
+        ends = (ends[0] / self._unproven(), ends[1])
         gain = stats.least_gain(floor)
         if blocks < MIN_BLOCKS:
             self.decided = _beyond(ends, 1 + _EARLY_FACTOR * gain)
@@ -205,22 +221,44 @@ class WorkloadBench:
 
     def _visit(self, arm: Arm) -> list[float]:
         """A few timed calls of one arm; some are checked."""
-        check = arm is self._arms[0] and self._to_be_checked()
+        seeds = [new_seed() for _ in range(self._calls)]
         with self._blamed(arm):
-            with self._spent.on("timing"):
-                made = self._sampler.visit(arm, [new_seed() for _ in range(self._calls)], check)
-            for timed in made:
-                if timed.outputs is not None:
-                    self._compare(arm, timed, "normal", self._expected(timed.seed, "normal"))
+            if arm is self._arms[0] and self._right and self._random.random() < self._share() / 2:
+                cut = self._random.randrange(1, len(seeds))
+                made = self._timed(arm, seeds[:cut])
+                self._look_at_hard_values(arm)
+                made += self._timed(arm, seeds[cut:])
+            else:
+                made = self._timed(arm, seeds, arm is self._arms[0] and self._to_be_checked())
         times = [timed.us for timed in made]
         arm.samples += times
         return times
 
+    def _timed(self, arm: Arm, seeds: list[int], check: bool = False) -> list[Timed]:
+        """Calls that count; with `check` one of them is compared."""
+        with self._spent.on("timing"):
+            made = self._sampler.visit(arm, seeds, check)
+        for timed in made:
+            if timed.outputs is not None:
+                self._compare(arm, timed, "normal", self._expected(timed.seed, "normal"))
+                self._right.append(timed.us)
+        return made
+
+    def _look_at_hard_values(self, arm: Arm) -> None:
+        """One call more, which does not count, between calls that do: a candidate must be right on such values there,
+        not only at the first call and at the last."""
+        seed, distribution, expected = self._hard_values()
+        self._compare(arm, self._sampler.one(arm, seed, distribution), distribution, expected)
+
+    def _share(self) -> float:
+        """Of the candidate's visits, those in which it is looked at."""
+        return next((share for most, share in _CHECKED_SHARES if self._output_bytes <= most), _CHECKED_SHARE)
+
     def _to_be_checked(self) -> bool:
         """Whether one call of the candidate's next visit is compared, which it could not know."""
-        share = _CHEAP_SHARE if self._output_bytes <= _CHEAP_BYTES else _CHECKED_SHARE
         self._visits += 1
-        return self._visits == self._looked_at + 1 or self._random.random() < share
+        due = self._visits == self._looked_at + 1 or self._unproven() > 1.0
+        return due or self._random.random() < self._share()
 
     def _hard_values(self) -> tuple[int, str, list[Expected]]:
         """A seed with the expected outputs, on hard values where the problem allows them: seed, distribution, outputs.
