@@ -57,14 +57,22 @@ def resolve(
     """
     arch = arch.split(":")[0] if arch else None
     if mig := _MIG.search(name):
-        row = _one(candidates(name[: mig.start()], vendor, arch))
-        return _mig_slice(row, mig[1].lower(), int(mig[3]), sm_count) if row else None
+        whole = candidates(name[: mig.start()], vendor, arch)
+        return _mig_slice(whole[0], mig[1].lower(), int(mig[3]), sm_count) if len(whole) == 1 else None
+    text, notes = normalise_name(name), list[str]()
     rows = candidates(name, vendor, arch)
-    if row := _one([row for row in rows if row.sized(memory_bytes) and row.counted(sm_count)]):
-        return _whole(row, name)
-    if not rows:
-        return _nameless(name, vendor, arch, memory_bytes, sm_count)
-    return _partition(_one(rows), sm_count)
+    # ROCm may give no name, or a generic one; architecture, memory and CU count together still tell the product.
+    nameless = not rows and vendor != "nvidia" and _NAMELESS.fullmatch(text) is not None
+    if nameless and arch and memory_bytes and sm_count:
+        rows = [row for row in _rows("amd", arch) if row.chip.memory_gib]
+        told = f"{arch}, {sm_count} CUs and {memory_bytes / GIB:.0f} GiB"
+        notes.append(f"the driver gives no product name: known by {told}")
+    if text.endswith(_VIRTUAL):
+        notes.append("a virtual function of the whole GPU: counters and clocks may be out of reach")
+    fitting = [row for row in rows if row.sized(memory_bytes) and row.counted(sm_count)]
+    if len(fitting) == 1:
+        return _whole(fitting[0], *notes)
+    return _partition(rows[0], sm_count) if len(rows) == 1 and not nameless else None
 
 
 def candidates(name: str, vendor: Vendor | None = None, arch: str | None = None) -> list[Row]:
@@ -77,15 +85,8 @@ def _rows(vendor: Vendor | None, arch: str | None) -> list[Row]:
     return [row for row in table().devices if vendor in (None, row.chip.vendor) and arch in (None, row.chip.arch)]
 
 
-def _one(rows: list[Row]) -> Row | None:
-    return rows[0] if len(rows) == 1 else None
-
-
-def _whole(row: Row, name: str) -> Spec:
-    notes = row.notes
-    if normalise_name(name).endswith(_VIRTUAL):
-        notes = (*notes, "a virtual function of the whole GPU: counters and clocks may be out of reach")
-    spec = table()
+def _whole(row: Row, *notes: str) -> Spec:
+    specs = table()
     return Spec(
         name=row.name,
         vendor=row.chip.vendor,
@@ -94,26 +95,10 @@ def _whole(row: Row, name: str) -> Spec:
         memory_bytes=int(row.chip.memory_gib[0] * GIB) if len(row.chip.memory_gib) == 1 else None,
         l2_bytes=int(row.l2_mib.value * (1 << 20)) if row.l2_mib else None,
         shared_bytes=shared_bytes(row.chip.arch),
-        bandwidth_gbps=spec.peak(row.bandwidth_gbps),
-        tflops={dtype: spec.peak(figure) for dtype, figure in spec.rates(row).items()},
-        notes=notes,
+        bandwidth_gbps=specs.peak(row.bandwidth_gbps),
+        tflops={dtype: specs.peak(figure) for dtype, figure in specs.rates(row).items()},
+        notes=(*row.notes, *notes),
     )
-
-
-def _nameless(
-    name: str, vendor: Vendor | None, arch: str | None, memory_bytes: int | None, sm_count: int | None
-) -> Spec | None:
-    """ROCm may give no name, or a generic one; architecture, memory and CU count together still tell the product."""
-    if vendor == "nvidia" or not arch or memory_bytes is None or sm_count is None:
-        return None
-    if not _NAMELESS.fullmatch(normalise_name(name)):
-        return None
-    row = _one([row for row in _rows("amd", arch) if row.sized(memory_bytes) and row.counted(sm_count)])
-    if row is None or not row.chip.memory_gib:
-        return None
-    spec = _whole(row, name)
-    why = f"the driver gives no product name: known by {arch}, {sm_count} CUs and {memory_bytes / GIB:.0f} GiB"
-    return spec.model_copy(update={"notes": (*spec.notes, why)})
 
 
 def _scaled(peak: Peak, share: float, why: str) -> Peak:
@@ -130,23 +115,18 @@ def _mig_slice(row: Row, profile: str, size_gb: int, sm_count: int | None) -> Sp
     held = round(slices)
     if not 1 <= held <= row.mig.memory_slices or abs(slices - held) > 0.25:
         return None
-    whole = _whole(row, row.name)
     units = sm_count or row.mig.sms.get(profile)
     if units is not None and units > row.chip.units:
         return None
     share = f"{held}/{row.mig.memory_slices} (memory slices)"
-    return whole.model_copy(
-        update={
-            "name": f"{row.name} MIG {profile}",
-            "sm_count": units,
-            "memory_bytes": size_gb * GIB,
-            "l2_bytes": None,
-            "bandwidth_gbps": whole.bandwidth_gbps
-            and _scaled(whole.bandwidth_gbps, held / row.mig.memory_slices, share),
-            "tflops": _compute_share(whole, row, units),
-            "partition": profile,
-            "notes": (*row.notes, *_slice_notes(row, profile, share, units)),
-        }
+    bandwidth = table().peak(row.bandwidth_gbps)
+    return _slice(
+        _whole(row, *_slice_notes(row, profile, share, units)),
+        units,
+        name=f"{row.name} MIG {profile}",
+        memory_bytes=size_gb * GIB,
+        bandwidth_gbps=_scaled(bandwidth, held / row.mig.memory_slices, share),
+        partition=profile,
     )
 
 
@@ -159,35 +139,24 @@ def _slice_notes(row: Row, profile: str, share: str, units: int | None) -> list[
     return notes
 
 
-def _compute_share(whole: Spec, row: Row, units: int | None) -> dict[str, Peak]:
-    if units is None:
-        return {}
-    why = f"{units}/{row.chip.units} (SMs or CUs)"
-    return {dtype: _scaled(peak, units / row.chip.units, why) for dtype, peak in whole.tflops.items()}
+def _slice(whole: Spec, units: int | None, **update: Any) -> Spec:
+    """A part of a GPU with so many of its SMs or CUs, and that share of its compute."""
+    tflops = {}
+    if units is not None and whole.sm_count:
+        why = f"{units}/{whole.sm_count} (SMs or CUs)"
+        tflops = {dtype: _scaled(peak, units / whole.sm_count, why) for dtype, peak in whole.tflops.items()}
+    return whole.model_copy(update={"sm_count": units, "l2_bytes": None, "tflops": tflops, **update})
 
 
-def _partition(row: Row | None, sm_count: int | None) -> Spec | None:
+def _partition(row: Row, sm_count: int | None) -> Spec | None:
     """An AMD GPU in DPX, TPX, QPX or CPX mode: compute by CUs; the partitions may share the memory, so no bandwidth."""
-    if row is None or row.chip.arch not in _PARTITIONED or not sm_count or sm_count >= row.chip.units:
+    if row.chip.arch not in _PARTITIONED or not sm_count or sm_count >= row.chip.units:
         return None
     parts, rest = divmod(row.chip.units, sm_count)
     if rest or parts not in (2, 3, 4, 6, 8):
         return None
-    whole = _whole(row, row.name)
-    return whole.model_copy(
-        update={
-            "sm_count": sm_count,
-            "memory_bytes": None,
-            "l2_bytes": None,
-            "bandwidth_gbps": None,
-            "tflops": _compute_share(whole, row, sm_count),
-            "partition": f"1/{parts}",
-            "notes": [
-                *row.notes,
-                f"one of {parts} compute partitions; its share of the bandwidth cannot be told: measure",
-            ],
-        }
-    )
+    note = f"one of {parts} compute partitions; its share of the bandwidth cannot be told: measure"
+    return _slice(_whole(row, note), sm_count, memory_bytes=None, bandwidth_gbps=None, partition=f"1/{parts}")
 
 
 def describe_as(name: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from kopt_mcp.diagnosis import thresholds as limits
 from kopt_mcp.diagnosis.roofline import Limit, Side
@@ -17,7 +17,7 @@ from kopt_mcp.diagnosis.signals import Signals
 from kopt_mcp.diagnosis.thresholds import Threshold
 from kopt_mcp.models import Bound, Evidence, Finding
 
-BOUNDS: dict[str, Bound] = {"memory": "memory", "compute": "compute", "latency": "latency"}
+Documented = Literal["memory", "compute", "latency"]
 SIDES: tuple[Side, Side] = ("memory", "compute")
 
 
@@ -32,7 +32,7 @@ class Verdict:
     """Which roof, for `at_roof`."""
 
 
-def classify(signals: Signals, documented: str | None) -> Verdict:
+def classify(signals: Signals, documented: Documented | None) -> Verdict:
     """The bound. `documented`: `memory`, `compute` or `latency` as the problem states it."""
     verdict = _impossible(signals)
     if verdict is None and signals.counters:
@@ -150,8 +150,9 @@ def _busier(signals: Signals) -> Verdict | None:
         shown = " and ".join(f"{name} ({pct:.0f} %)" for name, pct in known)
         return Verdict("balanced", f"{shown} are about equally busy", rows)
     busiest = compute if equal and compute else max(known, key=lambda unit: unit[1])
-    bound: Bound = "memory" if busiest is memory else "compute"
-    return Verdict(bound, f"{busiest[0]} leads with {busiest[1]:.0f} % of its peak", rows)
+    return Verdict(
+        "memory" if busiest is memory else "compute", f"{busiest[0]} leads with {busiest[1]:.0f} % of its peak", rows
+    )
 
 
 def _feeds_arithmetic(signals: Signals) -> bool:
@@ -201,7 +202,7 @@ COUNTER_RULES: tuple[Callable[[Signals], Verdict | None], ...] = (
 )
 
 
-def _by_roofline(signals: Signals, documented: str | None) -> Verdict:
+def _by_roofline(signals: Signals, documented: Documented | None) -> Verdict:
     roof = signals.roof
     if roof.side is None:
         stated = f"; the problem calls itself {documented}-bound" if documented else ""
@@ -209,15 +210,17 @@ def _by_roofline(signals: Signals, documented: str | None) -> Verdict:
     if found := _at_analytic_roof(signals) or _launch_bound(signals):
         return found
     shares = {side: pct for side in SIDES if (pct := roof.pct(side, signals.latency_us)) is not None}
+    if not shares and documented:
+        return Verdict(documented, f"{documented}-bound by the problem's own word; nothing was timed")
     if not shares:
-        return _by_intensity(signals, documented)
+        return Verdict(roof.side, f"{roof.side} takes longer on this device's roofline; nothing was timed")
     rows = tuple(evidence(f"{side}_roof_pct", pct, limits.BUSY) for side, pct in shares.items())
     top = max(shares, key=shares.__getitem__)
     if shares[top] < limits.BUSY:
         return _far_below(signals, documented, shares[top], rows)
     if len(shares) == 2 and abs(shares["memory"] - shares["compute"]) < limits.MARGIN:
         return Verdict("balanced", "bytes and operations need about the same time", rows)
-    return Verdict(BOUNDS[top], f"the call reaches {shares[top]:.0f} % of its {top} roof", rows)
+    return Verdict(top, f"the call reaches {shares[top]:.0f} % of its {top} roof", rows)
 
 
 def _at_analytic_roof(signals: Signals) -> Verdict | None:
@@ -228,20 +231,12 @@ def _at_analytic_roof(signals: Signals) -> Verdict | None:
     return Verdict("at_roof", f"the call reaches {pct:.0f} % of the {limit.what}", rows, side)
 
 
-def _far_below(signals: Signals, documented: str | None, pct: float, rows: tuple[Evidence, ...]) -> Verdict:
+def _far_below(signals: Signals, documented: Documented | None, pct: float, rows: tuple[Evidence, ...]) -> Verdict:
     """Far from the roof: wasted traffic, wasted work and waiting look alike from outside."""
     limit = signals.roof.limit
     reached = f"the call reaches {pct:.0f} % of the {limit.what if limit else 'roof'}"
     if is_small_grid(signals):
         return Verdict("latency", f"{reached}, and its grid does not fill the device", rows)
-    if bound := BOUNDS.get(documented or ""):
-        return Verdict(bound, f"{reached}; {bound}-bound by the problem's own word", rows)
+    if documented:
+        return Verdict(documented, f"{reached}; {documented}-bound by the problem's own word", rows)
     return Verdict("latency", f"{reached}, with nothing to tell why", rows)
-
-
-def _by_intensity(signals: Signals, documented: str | None) -> Verdict:
-    """No time at all: what the problem would be at best."""
-    if bound := BOUNDS.get(documented or ""):
-        return Verdict(bound, f"{bound}-bound by the problem's own word; nothing was timed")
-    side: Side = signals.roof.side or "memory"
-    return Verdict(BOUNDS[side], f"{side} takes longer on this device's roofline; nothing was timed")

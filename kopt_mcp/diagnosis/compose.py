@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from kopt_mcp.diagnosis.bound import Verdict, classify
+from kopt_mcp.diagnosis.bound import Documented, Verdict, classify
 from kopt_mcp.diagnosis.findings import findings_of
 from kopt_mcp.diagnosis.ideas import ideas_for, skill_of, uri
 from kopt_mcp.diagnosis.signals import Signals, with_compiled
@@ -46,7 +46,7 @@ def diagnose(
     bytes_needed: float,
     flops: float,
     dtype: str,
-    documented_bound: str | None,
+    documented_bound: Documented | None,
     static: Sequence[StaticKernel] = (),
     tried: Collection[tuple[int, str]] = (),
     is_triton: bool = True,
@@ -93,10 +93,10 @@ def diagnose(
     )
 
 
-def _tiers(signals: Signals, verdict: Verdict, findings: Sequence[Finding], documented: str | None) -> list[int]:
+def _tiers(signals: Signals, verdict: Verdict, findings: Sequence[Finding], documented: Documented | None) -> list[int]:
     """The bound's own order, the weightiest cause first, the other findings' tiers last."""
-    bound = documented if verdict.bound == "unclear" and documented in TIERS else verdict.bound
-    base = COMPUTE_ROOF_TIERS if verdict.side == "compute" else TIERS[bound or "unclear"]
+    bound = documented if verdict.bound == "unclear" and documented else verdict.bound
+    base = COMPUTE_ROOF_TIERS if verdict.side == "compute" else TIERS[bound]
     lead = [finding.tier for finding in findings if finding.name.startswith(LEADS[verdict.bound])]
     rest = [finding.tier for finding in findings] if verdict.bound != "at_roof" else []
     safe = [] if signals.counters else [SAFE_TIER]
