@@ -154,6 +154,43 @@ def test_a_link_out_of_the_project_is_not_followed(root: Path) -> None:
     assert evaluator(root, text).describe(Path(), "", "cpu").name == "False"
 
 
+def test_what_a_run_may_read_cannot_be_widened_by_the_run_before(root: Path) -> None:
+    (root.parent / "outside.txt").write_text("private")
+    text = f"""
+        import json
+        from pathlib import Path
+        from helpers import report
+        folder = Path(__file__).parents[3]
+        for name in (*(p.name for p in folder.iterdir() if p.is_file()), "readable"):
+            folder.joinpath(name).write_text(json.dumps([{str(root.parent)!r}]))
+        try:
+            Path({str(root.parent / "outside.txt")!r}).read_text()
+            seen = True
+        except PermissionError:
+            seen = False
+        print(json.dumps({{**report(1.0), "correctness": not seen}}))
+    """
+    same = version(root, "LATENCY = 1.0\n")
+    assert evaluate(evaluator(root, text), same, same).status == "PASSED"
+
+
+def test_a_run_cannot_have_the_next_one_write_outside(root: Path) -> None:
+    outside = root.parent / "outside.txt"
+    outside.write_text("as it was")
+    text = f"""
+        import json
+        from pathlib import Path
+        from helpers import report
+        for name in ("stderr", "job.json", "isolation.json"):
+            file = Path(__file__).parents[3] / name
+            file.unlink()
+            file.symlink_to({str(outside)!r})
+        print(json.dumps(report(1.0)))
+    """
+    evaluate(evaluator(root, text), version(root, "LATENCY = 1.0\n"), version(root, "LATENCY = 2.0\n"))
+    assert outside.read_text() == "as it was"
+
+
 def test_bytes_and_bound_are_what_the_script_counts(root: Path) -> None:
     found = evaluator(root).describe(Path(), "", "cpu")
     (workload,) = found.workloads

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kopt_mcp.errors import WorkspaceFailed
-from kopt_mcp.evaluator.shut_in import ISOLATION_FILE, ScriptJob
+from kopt_mcp.evaluator.shut_in import ISOLATION_FILE, JOB_FILE, ScriptJob
 from kopt_mcp.platforms.host import Ran
 from kopt_mcp.platforms.launching import Launch, read_text
 from kopt_mcp.platforms.launching import launch as launch_process
@@ -44,17 +44,25 @@ class ScriptProcess:
     def __init__(self, python: Callable[[], str], launch: Launch = launch_process) -> None:
         self._python = python
         self._launch = launch
+        self._readable: dict[Path, list[str]] = {}
+        """By folder; kept here, since a script writes in its folder."""
 
     def __call__(
         self, script: Script, candidate: Path, device: str, *, folder: Path, timeout_s: float, watch: Watch
     ) -> tuple[Ran, dict[str, str]]:
         """See `RunScript`."""
         tree = folder / "project"
-        readable = _readable(folder) if tree.exists() else _lay_out(script, candidate, folder)
+        try:
+            if folder not in self._readable:
+                self._readable[folder] = _lay_out(script, candidate, tree)
+            for name in (JOB_FILE, ISOLATION_FILE, "stdout", "stderr"):  # where the last run may have put a link
+                (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise WorkspaceFailed(f"{error.filename} cannot be laid out for the script: {error.strerror}.") from error
         job = ScriptJob(
             arguments=(str(tree / script.path), "--json"),
             cwd=str(tree),
-            readable=tuple(readable),
+            readable=tuple(self._readable[folder]),
             writable=(str(folder),),
             cpu_s=int(timeout_s * (os.cpu_count() or 1)) + 10,
             environment={**_device_environment(device), "PYTHONDONTWRITEBYTECODE": "1"},
@@ -66,24 +74,14 @@ class ScriptProcess:
         return ran, isolation
 
 
-def _lay_out(script: Script, candidate: Path, folder: Path) -> list[str]:
-    """Build the project's look in `folder`: links to what is there, copies of the script's files, the candidate.
+def _lay_out(script: Script, candidate: Path, tree: Path) -> list[str]:
+    """Build the project's look in `tree`: links to what is there, copies of the script's files, the candidate.
 
     Hidden files, experiments/, and links out of the project are left out. The original kernel is not among what may be
     read, so that a script that reaches for it by another way finds nothing, and not the wrong version.
     """
     copies = {name: script.root / name for name in script.files} | {script.kernel: candidate}
-    try:
-        links = _link(script.root, folder / "project", copies, "")
-    except OSError as error:
-        raise WorkspaceFailed(f"{error.filename} cannot be laid out for the script: {error.strerror}.") from error
-    (folder / "readable").write_text(json.dumps(links), encoding="utf-8")
-    return links
-
-
-def _readable(folder: Path) -> list[str]:
-    found: list[str] = json.loads((folder / "readable").read_text(encoding="utf-8"))
-    return found
+    return _link(script.root, tree, copies, "")
 
 
 def _link(root: Path, target: Path, copies: Mapping[str, Path], below: str) -> list[str]:
