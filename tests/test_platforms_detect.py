@@ -491,6 +491,14 @@ def test_a_rocm_torch_with_empty_names_and_no_clock_is_resolved_or_unknown(tmp_p
     assert unknown.arch == "gfx942"
 
 
+def test_the_l2_of_one_die_is_never_taken_for_that_of_an_amd_gpu(tmp_path: Path, mi300x: dict[str, str | Ran]) -> None:
+    answers = {**mi300x, "rocminfo": recorded("rocminfo_mi300x.txt").replace("MI300X", "MI399X")}
+    (detected, *_) = detect_all(machine(tmp_path, answers))
+    torch = seen(0, "", "AMD Instinct MI399X", 304, kind="hip", arch="gfx942", l2_bytes=4 << 20)
+    assert detected.l2_bytes is None
+    assert with_torch([detected.model_copy(update={"uuid": ""})], [torch])[0].l2_bytes is None
+
+
 def test_a_mig_instance_whose_parent_torch_names_is_matched_by_its_whole_name(
     tmp_path: Path, mig: dict[str, str | Ran]
 ) -> None:

@@ -6,9 +6,10 @@ Torch numbers devices after every mask and in CUDA's own order, and on a MIG ins
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from kopt_mcp.evaluator.records import TorchDevice
-from kopt_mcp.models import Device
+from kopt_mcp.models import Device, Platform
 from kopt_mcp.platforms.interface import with_spec
 
 UNSEEN = "the user's torch does not see this device"
@@ -26,8 +27,14 @@ def with_torch(devices: Sequence[Device], seen: Sequence[TorchDevice]) -> list[D
     taken = {id(device) for device in pairs.values()}
     first = max((one.index for one in theirs), default=-1) + 1
     unseen = [device for device in gpus if id(device) not in taken]
-    hidden = [_unseen(device, first + place) for place, device in enumerate(unseen)]
-    return [*merged, *hidden, *(_cpu(device, seen) for device in devices if device.platform == "cpu")]
+    hidden = [_updated(one, index=first + place, notes=[*one.notes, UNSEEN]) for place, one in enumerate(unseen)]
+    versions = next((one.versions for one in seen if one.kind == "cpu"), {})
+    cpus = [one for one in devices if one.platform == "cpu"]
+    return [*merged, *hidden, *(_updated(one, versions={**one.versions, **versions}) for one in cpus)]
+
+
+def _updated(device: Device, **update: Any) -> Device:
+    return device.model_copy(update=update)
 
 
 def uuid_key(uuid: str) -> str:
@@ -69,44 +76,24 @@ def _alike(device: Device, one: TorchDevice) -> bool:
 
 
 def _merge(device: Device | None, one: TorchDevice) -> Device:
-    if device is None:
-        return with_spec(_from_torch(one))
-    dies = device.platform == "amd"
-    update = {
-        "index": one.index,
-        "name": device.name or one.name,
-        "arch": device.arch or _arch(one),
-        "memory_bytes": device.memory_bytes or one.memory_bytes,
-        # HIP counts RDNA in pairs of CUs and the L2 of one die of CDNA3: there rocminfo and the table know better.
-        "sm_count": (device.sm_count if dies else None) or one.sm_count or device.sm_count,
-        "l2_bytes": (device.l2_bytes if dies else None) or one.l2_bytes or device.l2_bytes,
-        "versions": {**device.versions, **one.versions},
-    }
-    return with_spec(device.model_copy(update=update))
-
-
-def _from_torch(one: TorchDevice) -> Device:
-    return Device(
-        platform="amd" if one.kind == "hip" else "nvidia",
-        index=one.index,
-        name=one.name,
-        arch=_arch(one),
-        uuid=_uuid(one),
-        memory_bytes=one.memory_bytes or None,
-        sm_count=one.sm_count or None,
-        l2_bytes=one.l2_bytes or None if one.kind == "cuda" else None,
-        versions=dict(one.versions),
-        notes=["seen by torch only: clocks, power and throttling are unknown"],
+    hip = one.kind == "hip"
+    notes = ["seen by torch only: clocks, power and throttling are unknown"]
+    platform: Platform = "amd" if hip else "nvidia"
+    device = device or Device(
+        platform=platform, index=one.index, name=one.name, arch=_arch(one), uuid=_uuid(one), notes=notes
     )
-
-
-def _unseen(device: Device, index: int) -> Device:
-    return device.model_copy(update={"index": index, "notes": [*device.notes, UNSEEN]})
-
-
-def _cpu(device: Device, seen: Sequence[TorchDevice]) -> Device:
-    versions = next((one.versions for one in seen if one.kind == "cpu"), {})
-    return device.model_copy(update={"versions": {**device.versions, **versions}})
+    merged = _updated(
+        device,
+        index=one.index,
+        name=device.name or one.name,
+        arch=device.arch or _arch(one),
+        memory_bytes=device.memory_bytes or one.memory_bytes or None,
+        # HIP counts RDNA in pairs of CUs and the L2 of one die of CDNA3: there rocminfo and the table know better.
+        sm_count=(device.sm_count if hip else None) or one.sm_count or device.sm_count,
+        l2_bytes=device.l2_bytes if hip else one.l2_bytes or device.l2_bytes,
+        versions={**device.versions, **one.versions},
+    )
+    return with_spec(merged)
 
 
 def _arch(one: TorchDevice) -> str:
