@@ -10,7 +10,7 @@ import pytest
 from profiling import DATA, EPYC, H200, MI300X, TRITON, Machine, NoTorchProfiler, RecordedLaunch, ShortKernels, compiled
 
 from kopt_mcp.errors import Cancelled, InputRefused
-from kopt_mcp.models import Profile
+from kopt_mcp.models import Profile, Profiler
 from kopt_mcp.platforms.host import Host, Ran
 from kopt_mcp.platforms.profilers import ncu
 from kopt_mcp.profiling.cpu import parse
@@ -90,8 +90,10 @@ def test_what_was_found_about_counters_is_merged_into_the_device(machine: Machin
     machine.install_ncu("refuses")
     ladder = machine.ladder()
     machine.profile(ladder)
-    known = ladder.access.applied(H200.model_copy(update={"profilers": [ncu(machine.host())]}))
-    assert [(tool.name, tool.usable, REFUSED in tool.remedy) for tool in known.profilers] == [("ncu", False, True)]
+    untried = Profiler(name="nsys", path=None, version=None, usable=False, remedy="install it")
+    known = ladder.access.applied(H200.model_copy(update={"profilers": [ncu(machine.host()), untried]}))
+    assert [(tool.name, tool.usable, REFUSED in tool.remedy) for tool in known.profilers[:1]] == [("ncu", False, True)]
+    assert known.profilers[1:] == [untried]
 
 
 def test_the_exit_status_0_without_a_kernel_is_no_profile(machine: Machine) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from kopt_mcp.evaluator.records import Ceilings, TorchDevice
 from kopt_mcp.models import Device
-from kopt_mcp.platforms import detect_all, with_ceilings, with_probe, with_torch
+from kopt_mcp.platforms import detect_all, with_ceilings, with_torch
 from kopt_mcp.platforms.host import Host, Ran, run_command
 from kopt_mcp.platforms.nvidia_detect import query_gpus, throttle_reasons
 from kopt_mcp.platforms.present import Present
@@ -346,14 +346,6 @@ def test_a_missing_profiler_says_what_to_install(tmp_path: Path, h200: dict[str,
         ("compute-sanitizer", False),
     ]
     assert "install Nsight Compute" in profilers[0].remedy
-
-
-def test_a_real_probe_overrules_the_hint(tmp_path: Path, h200: dict[str, str | Ran]) -> None:
-    put(tmp_path, "/usr/bin/ncu", program=True)
-    device = detect_all(machine(tmp_path, h200))[0]
-    probed = with_probe(device, "ncu", usable=False, remedy="ERR_NVGPUCTRPERM")
-    assert (probed.profilers[0].usable, probed.profilers[0].remedy) == (False, "ERR_NVGPUCTRPERM")
-    assert probed.profilers[1:] == device.profilers[1:]
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from kopt_mcp.evaluator.records import TorchDevice
 from kopt_mcp.models import Device
 from kopt_mcp.platforms import amd_detect, cpu, nvidia_detect, pci
 from kopt_mcp.platforms.host import Host
-from kopt_mcp.platforms.interface import Found, with_ceilings, with_probe, with_spec
+from kopt_mcp.platforms.interface import Found, with_ceilings
 from kopt_mcp.platforms.torch_devices import with_torch
 
-__all__ = ["PLATFORMS", "Host", "detect_all", "with_ceilings", "with_probe", "with_spec", "with_torch"]
+__all__ = ["PLATFORMS", "Host", "detect_all", "with_ceilings", "with_torch"]
 
 PLATFORMS: tuple[Callable[[Host], Found], ...] = (nvidia_detect.detect, amd_detect.detect, cpu.detect)
 """What finds the devices of each vendor; none raises, absence is an empty list.

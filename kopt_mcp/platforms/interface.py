@@ -69,14 +69,5 @@ def with_ceilings(device: Device, ceilings: Ceilings) -> Device:
     return device.model_copy(update={**update, "notes": _merged(notes, [])})
 
 
-def with_probe(device: Device, profiler: str, *, usable: bool, remedy: str = "") -> Device:
-    """Replace the guess about a profiler by what running it on a real kernel showed."""
-    profilers = [
-        one.model_copy(update={"usable": usable, "remedy": remedy}) if one.name == profiler else one
-        for one in device.profilers
-    ]
-    return device.model_copy(update={"profilers": profilers})
-
-
 def _merged(notes: list[str], more: list[str]) -> list[str]:
     return list(dict.fromkeys([*notes, *more]))

@@ -1,6 +1,6 @@
 """Which profilers are installed and whether the system seems to allow them.
 
-Only a hint: whether counters really come back is found by profiling a kernel, and merged with `with_probe`.
+Only a hint: whether counters really come back is found by profiling a kernel; see `profiling.access`.
 """
 
 from __future__ import annotations

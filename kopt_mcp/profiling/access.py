@@ -11,7 +11,6 @@ from pathlib import Path
 from kopt_mcp.models import Device
 from kopt_mcp.models import Profiler as Tool
 from kopt_mcp.platforms.host import Host
-from kopt_mcp.platforms.interface import with_probe
 from kopt_mcp.platforms.profilers import counters_restricted
 
 
@@ -38,11 +37,11 @@ class CounterAccess:
 
     def applied(self, device: Device) -> Device:
         """The device with its profilers' usability as it was found by trying, where it has been tried."""
-        for tool in device.profilers:
-            known = self._known(tool, device)
-            if "refusal" in known:
-                device = with_probe(device, tool.name, usable=not known["refusal"], remedy=known["refusal"])
-        return device
+        return device.model_copy(update={"profilers": [self._tried(tool, device) for tool in device.profilers]})
+
+    def _tried(self, tool: Tool, device: Device) -> Tool:
+        refusal = self._known(tool, device).get("refusal")
+        return tool if refusal is None else tool.model_copy(update={"usable": not refusal, "remedy": refusal})
 
     def _known(self, tool: Tool, device: Device) -> dict[str, str]:
         with contextlib.suppress(OSError, ValueError):
