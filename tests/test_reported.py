@@ -191,6 +191,23 @@ def test_a_run_cannot_have_the_next_one_write_outside(root: Path) -> None:
     assert outside.read_text() == "as it was"
 
 
+@pytest.mark.parametrize("instead", ["os.mkfifo(file)", "file.symlink_to(outside)"])
+def test_what_a_script_prints_is_read_from_no_pipe_and_no_link(root: Path, instead: str) -> None:
+    outside = root.parent / "outside.txt"
+    outside.write_text(json.dumps({"correctness": True, "latency_us": 1.0, "kernel": "private"}))
+    text = f"""
+        import os
+        from pathlib import Path
+        outside = {str(outside)!r}
+        for name in ("stdout", "stderr", "isolation.json"):
+            file = Path(__file__).parents[3] / name
+            file.unlink()
+            {instead}
+    """
+    found = evaluate(evaluator(root, text), version(root, "LATENCY = 1.0\n"))
+    assert (found.status, found.isolation) == ("INCONCLUSIVE", {})
+
+
 def test_bytes_and_bound_are_what_the_script_counts(root: Path) -> None:
     found = evaluator(root).describe(Path(), "", "cpu")
     (workload,) = found.workloads

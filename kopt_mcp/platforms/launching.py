@@ -101,8 +101,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a report, at most `MOST_TEXT` of it; empty where there is none."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    """The text of a report, at most `MOST_TEXT` of it; empty where there is none, or a link or a pipe in its place."""
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK  # what was run may have put anything there
+    with contextlib.suppress(OSError), open(path, "rb", opener=lambda p, f: os.open(p, f | flags)) as file:
         return file.read(MOST_TEXT).decode("utf-8", errors="replace")
     return ""
 
