@@ -155,14 +155,14 @@ def test_calls_get_values_that_come_while_their_process_is_stopped(made: Callabl
     process, device = made(), Device()
     with opened(process, device) as gate:
         process.log.clear()
-        passage = gate.through([11, 12, 13], 1)
+        passage = gate.through([11, 12, 13], True)
         assert passage is not None
-        assert torch.equal(passage.outputs[0], torch.exp(draw(CASE.inputs, CASE.literals, 12, "cpu").args[0]))
+        assert torch.equal(passage.outputs[1][0], torch.exp(draw(CASE.inputs, CASE.literals, 12, "cpu").args[0]))
         assert process.log == ["stopped", "evicted", "go", "released"]
         assert passage.us > 0
-        again = gate.through([21, 22, 23], 2)
+        again = gate.through([21, 22, 21], True)
         assert again is not None
-        assert torch.equal(again.outputs[0], torch.exp(draw(CASE.inputs, CASE.literals, 23, "cpu").args[0]))
+        assert torch.equal(again.outputs[2][0], torch.exp(draw(CASE.inputs, CASE.literals, 21, "cpu").args[0]))
     assert device.mapped == 0, "what was mapped was given back"
 
 
@@ -172,9 +172,9 @@ def test_calls_that_cannot_be_held_back_get_their_values_before_they_are_asked_f
     process, device = made(), Device()
     with opened(process, device) as gate:
         process.log.clear()
-        passage = gate.at_once([11, 12, 13], 0)
+        passage = gate.at_once([11, 12, 13], True)
         assert passage is not None
-        assert torch.equal(passage.outputs[0], torch.exp(draw(CASE.inputs, CASE.literals, 11, "cpu").args[0]))
+        assert torch.equal(passage.outputs[0][0], torch.exp(draw(CASE.inputs, CASE.literals, 11, "cpu").args[0]))
         assert process.log == ["turn", "stopped", "evicted", "released", "go"]
     assert device.mapped == 0
 
@@ -184,14 +184,14 @@ def test_a_second_gate_before_one_process_is_shut_too(made: Callable[..., Proces
     for seeds in ([1, 2, 3], [4, 5, 6]):
         with opened(process, device) as gate:
             go = process.words[GO_AT]
-            gate.through(seeds, 0)
+            gate.through(seeds, False)
             assert process.words[GO_AT] == go + 1, "a word that holds a later number would let calls through at once"
 
 
 def test_calls_that_cannot_be_queued_are_let_go_and_told(made: Callable[..., Process]) -> None:
     process, device = made(queues=False), Device()
     with opened(process, device) as gate:
-        assert gate.through([1, 2, 3], 0) is None
+        assert gate.through([1, 2, 3], False) is None
         assert process.words[DONE_AT] == process.last, "nothing is left waiting"
 
 
@@ -199,7 +199,7 @@ def test_calls_that_are_never_over_are_told_and_their_process_goes_on(made: Call
     process, device = made(), Device()
     with opened(process, device) as gate:
         process.ends = False
-        assert gate.through([1, 2, 3], 0) is None
+        assert gate.through([1, 2, 3], False) is None
     assert process.log[-1] == "released"
     assert device.mapped == 0
 
@@ -272,7 +272,7 @@ def test_a_runner_queues_the_calls_between_the_two_words_and_says_where_the_outp
         gate = object.__new__(Gate)
         gate._driver = device
         for x, call in zip(called, told, strict=True):
-            assert torch.equal(gate._read(call)[0], made_by(x))
+            assert torch.equal(gate._read([call])[0][0], made_by(x))
 
 
 def named(_: Device, tensor: torch.Tensor) -> dict[str, Any]:

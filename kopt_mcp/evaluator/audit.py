@@ -12,20 +12,23 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
+import torch
+
 from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import Arm, Timed
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.gate import Passage
+from kopt_mcp.evaluator.watching import same_bits
 
-_AUDITED_GAIN = 0.03
+_AUDITED_GAIN = 0.01
 """Share of the incumbent's time above which a claimed gain is looked into: the bar for accepting one is 1 %."""
 _SEEN_SHARE = 0.5
 """Least share of it that must be seen. Not all: calls that follow each other closely need not take what each takes
 alone."""
 _PASSAGES, _PASS_US, _MOST_CALLS = 9, 200.0, 16
 """How often each arm's calls pass, how long that should take beside what the gate itself takes, and the most calls."""
-_LOOKED_AT = 2
-"""Of the first arm's passages, how many have the output of a call compared."""
+_LOOKED_AT, _CHEAP_BYTES = (2, 3), 4 << 20
+"""Of the first arm's passages, how many have their outputs compared, and up to which size of these it is more."""
 _BY = "by the harness's own clock"
 _DOUBT = 3.0
 """Standard errors that the difference may be larger than it was seen."""
@@ -37,10 +40,10 @@ class Gated(Protocol):
     distinct: bool
     """Whether each call has outputs of its own."""
 
-    def through(self, seeds: list[int], look_at: int) -> Passage | None:
+    def through(self, seeds: list[int], look: bool) -> Passage | None:
         """Let calls pass; None where they cannot be held back."""
 
-    def at_once(self, seeds: list[int], look_at: int) -> Passage | None:
+    def at_once(self, seeds: list[int], look: bool) -> Passage | None:
         """The same without holding them back, from when they are asked for; None where they are never over."""
 
     def close(self) -> None:
@@ -73,7 +76,7 @@ class Audit:
 
     def __init__(self, open_gate: OpenGate, room: Room, seed: Callable[[], int], rng: Random) -> None:
         self._open, self._room, self._seed, self._random = open_gate, room, seed, rng
-        self._count = 1
+        self._count = self._looks = 1
         self.note = ""
 
     def look(self, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame) -> list[Timed]:
@@ -86,7 +89,8 @@ class Audit:
         claimed = incumbent - candidate
         if claimed < _AUDITED_GAIN * incumbent:
             return []
-        self._count = self._room.calls(candidate, sum(o["bytes"] for o in outputs))
+        size = sum(o["bytes"] for o in outputs)
+        self._count, self._looks = self._room.calls(candidate, size), _LOOKED_AT[size <= _CHEAP_BYTES]
         try:
             looked_at = self._looked(arms, outputs, blame, claimed)
             if looked_at is None:  # calls that share their outputs pass one by one, so that each can be looked at
@@ -129,28 +133,37 @@ class Audit:
         """Times of both arms, and some of the first one's calls; None where one of them does not pass."""
         times: list[list[float]] = [[] for _ in gates]
         looked_at = []
-        chosen = self._random.sample(range(_PASSAGES), _LOOKED_AT)
+        chosen = self._random.sample(range(_PASSAGES), self._looks)
         for number in range(_PASSAGES):
             for which in self._random.sample(range(2), 2):
+                look = which == 0 and number in chosen
                 with blame(arms[which]):
-                    timed = self._pass(gates[which].through if held else gates[which].at_once)
-                    if timed is None and which == 0 and not held:
+                    passed = self._pass(gates[which].through if held else gates[which].at_once, look)
+                    if passed is None and which == 0 and not held:
                         raise Fault("SUSPECT", "its calls take far longer than is claimed by the harness's own clock")
-                if timed is None:
+                if passed is None:
                     return None
-                times[which].append(timed.us)
-                if which == 0 and number in chosen:
-                    looked_at.append(timed)
+                us, calls = passed
+                times[which].append(us)
+                looked_at += calls
         return times, looked_at
 
-    def _pass(self, through: Callable[[list[int], int], Passage | None]) -> Timed | None:
-        """The calls of one passage, and the output of one that nobody could know would be looked at."""
-        seeds = [self._seed() for _ in range(self._count)]
-        look_at = self._random.choice([self._count - 1, self._random.randrange(self._count)])
-        passage = through(seeds, look_at)
+    def _pass(
+        self, through: Callable[[list[int], bool], Passage | None], look: bool
+    ) -> tuple[float, list[Timed]] | None:
+        """The time of one call of a passage, and those calls whose outputs are to be compared.
+
+        Two calls get the same values or not, by chance: what all of them have computed is then known from two, and
+        which of them must agree is not.
+        """
+        two = [self._seed(), self._seed()]
+        seeds = [self._random.choice(two) for _ in range(self._count)]
+        passage = through(seeds, look)
         if passage is None:
             return None
-        return Timed(passage.us / self._count, passage.us, seeds[look_at], passage.outputs)
+        us = passage.us / self._count
+        made = [Timed(us, passage.us, seed, out) for seed, out in zip(seeds, passage.outputs, strict=False)]
+        return us, _differing(made)
 
     def _judge(self, times: list[list[float]], claimed: float, how: str) -> None:
         seen = stats.median(times[1]) - stats.median(times[0])
@@ -165,3 +178,18 @@ def _standard_error(times: Sequence[float]) -> float:
     """Of the median, from the median absolute deviation: 1.2533 and 1.4826 for a normal distribution."""
     middle = stats.median(times)
     return 1.2533 * 1.4826 * stats.median([abs(t - middle) for t in times]) / math.sqrt(len(times))
+
+
+def _differing(made: list[Timed]) -> list[Timed]:
+    """The calls without those whose outputs are bit by bit another one's of the same values."""
+    kept: list[Timed] = []
+    for one in made:
+        if not any(one.seed == other.seed and _same(one.outputs or [], other.outputs or []) for other in kept):
+            kept.append(one)
+    return kept
+
+
+def _same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    return len(some) == len(others) and all(
+        a.shape == b.shape and a.dtype == b.dtype and same_bits(a, b) for a, b in zip(some, others, strict=True)
+    )

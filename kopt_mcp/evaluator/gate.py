@@ -43,8 +43,8 @@ class Passage:
 
     us: float
     """From the word to go on until all was done."""
-    outputs: list[torch.Tensor]
-    """Of the call that was asked for, as they were then."""
+    outputs: list[list[torch.Tensor]]
+    """Of each call, as they were then; none where they were not to be looked at."""
 
 
 class Gate:
@@ -95,7 +95,7 @@ class Gate:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def through(self, seeds: list[int], look_at: int) -> Passage | None:
+    def through(self, seeds: list[int], look: bool) -> Passage | None:
         """Let the calls pass, one for each seed; None where they cannot be held back.
 
         Raises:
@@ -105,19 +105,20 @@ class Gate:
         described, last = self._queue(waiting=True)
         if not described:
             return None
-        mapped = [self._mapped(meta) for meta in described[look_at]]  # ahead of time, so as to read at once afterwards
+        wanted = described if look else []
+        mapped = [self._mapped(meta) for call in wanted for meta in call]  # ahead of time, so as to read at once
         try:
             with self._stopped():
                 self._fill(drawn)
                 begin = time.perf_counter()
                 self._process.runner.shared.poke(GO_AT, self._ticket)
                 us = self._over(last, begin)
-                return None if us is None else Passage(us, self._read(described[look_at]))
+                return None if us is None else Passage(us, self._read(wanted))
         finally:
             for address, _ in mapped:
                 self._driver.close(address)
 
-    def at_once(self, seeds: list[int], look_at: int) -> Passage | None:
+    def at_once(self, seeds: list[int], look: bool) -> Passage | None:
         """The same for calls that cannot be held back: from the moment when they are asked for, the host's part too.
 
         Raises:
@@ -130,10 +131,11 @@ class Gate:
         begin = time.perf_counter()
         described, last = self._queue(waiting=False)
         us = self._over(last, begin)
-        return None if us is None or not described else Passage(us, self._read(described[look_at]))
+        return None if us is None or not described else Passage(us, self._read(described if look else []))
 
     def _drawn(self, seeds: list[int]) -> list[Guarded]:
-        return [draw(self._case.inputs, self._case.literals, seed, self._device) for seed in seeds]
+        made = {seed: draw(self._case.inputs, self._case.literals, seed, self._device) for seed in set(seeds)}
+        return [made[seed] for seed in seeds]
 
     @contextmanager
     def _stopped(self) -> Iterator[None]:
@@ -180,9 +182,12 @@ class Gate:
                 return None
         return (time.perf_counter() - begin) * 1e6
 
-    def _read(self, described: list[Any]) -> list[torch.Tensor]:
-        pieces = [on_device.read(self._driver, meta) for meta in described]
-        return [rebuilt([p], [m.get("lies")], [(0, 0)])[0] for p, m in zip(pieces, described, strict=True)]
+    def _read(self, described: list[list[Any]]) -> list[list[torch.Tensor]]:
+        """The last calls' first: there it would show that they were not over."""
+        return [[self._output(meta) for meta in call] for call in reversed(described)][::-1]
+
+    def _output(self, meta: Any) -> torch.Tensor:
+        return rebuilt([on_device.read(self._driver, meta)], [meta.get("lies")], [(0, 0)])[0]
 
     def _open(self, meta: Any) -> tuple[int, int]:
         """Where an input lies here, and its size."""

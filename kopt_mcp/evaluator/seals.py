@@ -261,7 +261,7 @@ def _address_of(state: int, get: Callable[[], Any], put: Callable[[Any], None]) 
     return state + at
 
 
-_THREAD_BYTES = 256
+_THREAD_BYTES = 512
 """Of a thread's state, what is looked through."""
 
 
