@@ -122,19 +122,30 @@ def _tidied(diff: str) -> tuple[list[str], str]:
     """The files that a diff names, and its hunks alone, with counts that fit their bodies.
 
     Models miscount, and the parser believes the header; and it takes what is around the hunks for other formats.
+
+    Raises:
+        InputRefused: a line inside a hunk has no mark, so that what follows it would be left out.
     """
     lines = diff.replace("\r\n", "\n").rstrip("\n").split("\n")
     names: list[str] = []
     out: list[str] = []
-    at = 0
+    at, end = 0, len(lines)
     while at < len(lines):
-        start = re.match(r"@@(?: -(\d{1,7})(?:,\d*)? \+\d+(?:,\d*)?)?(?: @@| \.\.\. @@|\s*$)", lines[at])
+        start = re.match(r"@@(?: -(\d{1,7})(?:,\d*)? \+\d+(?:,\d*)?)?", lines[at])
+        if _names_file(lines, at):
+            names.append(lines[at][4:].split("\t")[0].strip())
+            at, end = at + 2, len(lines)
+            continue
         if start is None:
-            if _names_file(lines, at):
-                names.append(lines[at][4:].split("\t")[0].strip())
+            if at > end and lines[at].startswith(("+", "-")):
+                raise InputRefused(
+                    f"line {end + 1} of the diff, {lines[end][:80]!r}, has no mark; a hunk's lines begin with a space, "
+                    "+ or -; mark it, or send edits."
+                )
             at += 1
             continue
-        body, at = _body(lines, at + 1)
+        body, end = _body(lines, at + 1)
+        at = end
         old = sum(line[0] in " -" for line in body)
         new = sum(line[0] in " +" for line in body)
         first = start.group(1) or "1"

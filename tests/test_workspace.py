@@ -73,6 +73,7 @@ HUNK = " def f(a):\n-    y = a + 1\n+    y = a + 2\n     return y\n"
         "diff --git a/k.py b/k.py\nindex 1..2 100644\n--- a/k.py\n+++ b/k.py\n@@ @@\n",
         "@@ -4,3 +4,3 @@\n",  # no names at all
         "--- k.py\n+++ k.py\n@@ ... @@\n",
+        "*** Begin Patch\n*** Update File: k.py\n@@ def f(a):\n",
     ],
 )
 def test_a_hunk_is_found_by_its_context_whatever_its_numbers_say(head: str) -> None:
@@ -108,6 +109,11 @@ def test_the_claimed_line_decides_between_equal_places() -> None:
         ),
         ("@@ -1 +1 @@\n-    return y * 3\n+z\n", "hunk 1 fits nowhere; nearest is line 6: '    return y'"),
         ("@@ -1,0 +1 @@\n+z\n", "hunk 1 has no context; nobody can tell where it belongs; add the lines around it."),
+        (
+            "@@ -1,3 +1,3 @@\nimport x\n-    return y * 3\n+    return y * 4\n",
+            "line 2 of the diff, 'import x', has no mark; a hunk's lines begin with a space, + or -; mark it, or send",
+        ),
+        ("@@ @@\n-import x\n+import z\ndef f(a):\n+    a = 1\n", "line 4 of the diff, 'def f(a):', has no mark;"),
         ("hello", "the diff holds no hunk; expected a unified diff of k.py alone, with @@ lines."),
         ("", "the diff holds no hunk"),
         (
