@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -28,7 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     command: Callable[[argparse.Namespace], int] = options.run
     try:
-        return command(options)
+        status = command(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever read it (head, a pager) has seen enough; the interpreter must not flush again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KoptError as error:
         print(str(error), file=sys.stderr)
         return 1

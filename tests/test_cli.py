@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -74,6 +76,16 @@ def test_the_project_is_named_before_a_command_or_after_it_and_must_be_there(run
         assert err == (
             f"the project {tmp_path}/nowhere is no folder; nothing can be kept there; name one (--root FOLDER).\n"
         )
+
+
+def test_a_reader_that_has_seen_enough_is_no_error_to_be_reported(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "kopt_mcp", "--root", str(tmp_path), "log"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False, timeout=60, env=environment)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 @pytest.mark.parametrize("words", [("serve", "--http", "--port", "99999"), ("report", "--watch", "--port", "-1")])
