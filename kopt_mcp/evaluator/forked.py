@@ -59,10 +59,12 @@ def _go_below() -> None:
     """Go on in the new process namespace; the two processes above end as the runner ends, and all in it with them.
 
     The first process of a namespace is deaf to signals that it has no handler for, so that a runner in its place could
-    not even abort: it only waits for the runner, which is the second.
+    not even abort: it only waits for the runner, which is the second. Neither lets its memory be written: who did that
+    would act outside the namespace, in the name of the process above it.
     """
     reading, writing = os.pipe()
     if first := os.fork():
+        sandbox.hide_memory()
         os.closerange(3, reading)
         os.closerange(reading + 1, 4096)
         os.waitpid(first, 0)
@@ -70,6 +72,7 @@ def _go_below() -> None:
     sandbox.die_with_parent()
     os.close(reading)
     if runner := os.fork():
+        sandbox.hide_memory()
         os.closerange(3, writing)
         os.closerange(writing + 1, 4096)
         status = None
