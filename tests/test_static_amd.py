@@ -93,4 +93,4 @@ amdhsa.kernels:
     assert (copy.name, copy.registers, copy.spills, copy.shared_bytes, copy.block_threads) == ("copy", 12, 2, 1024, 256)
     assert (copy.instructions.load_bytes, copy.instructions.store_bytes, copy.instructions.mma) == (16, 4, None)
     assert (hold.name, hold.instructions.mma, hold.block_threads) == ("hold", "mfma", None)
-    assert "block_threads" in hold.remark
+    assert "__launch_bounds__" in hold.remark

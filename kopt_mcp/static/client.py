@@ -29,8 +29,6 @@ from kopt_mcp.static.toolkits import Compilation
 WORKER = Path(__file__).with_name("worker.py")
 READERS = {"sass": read_sass, "amdgcn": read_amdgcn, "ptx": read_ptx}
 """By the artefact's suffix, the most truthful first: PTX only where nothing could disassemble."""
-
-
 LAUNCH = TypeAdapter(Launch)
 """A `launch` line of the worker's report, but for its artefacts."""
 
@@ -43,10 +41,7 @@ def static_profile(
     target: str,
     python: str,
     timeout_s: float = 120,
-    all_configs: bool = False,
     units: int | None = None,
-    block_threads: int | None = None,
-    include_dirs: Sequence[Path] = (),
 ) -> list[StaticKernel]:
     """What the compiler says about the kernels of one file, with no GPU.
 
@@ -58,10 +53,7 @@ def static_profile(
         target: `sm_90`, `gfx942`, ...
         python: the user's interpreter, with torch and triton.
         timeout_s: seconds for everything; a compile that takes longer is itself a finding.
-        all_configs: compile every autotuning config instead of the first one that fits.
         units: SMs (CUs, on RDNA WGPs) of the device, to count waves; the table's well-known part when left out.
-        block_threads: threads of a block, for CUDA C++ and HIP kernels without launch bounds.
-        include_dirs: further include folders for CUDA C++ and HIP.
 
     Raises:
         InputRefused: the target is not known, or the kernel does not compile, run or launch anything.
@@ -74,11 +66,10 @@ def static_profile(
     with tempfile.TemporaryDirectory(prefix="kopt-static-") as name:
         folder = Path(name)
         if kernel.suffix == ".py":
-            worker_job = _job(kernel, entry, arguments, arch, folder, all_configs, units)
-            launches = _triton_launches(worker_job, arch, python, folder, timeout_s)
+            job = _job(kernel, entry, arguments, arch, folder, units)
+            launches = _triton_launches(job, arch, python, folder, timeout_s)
         else:
-            job = Compilation(kernel, arch, target, folder, timeout_s, block_threads, tuple(include_dirs), python)
-            launches = _compiler(kernel, arch)(job)
+            launches = _compiler(kernel, arch)(Compilation(kernel, arch, target, folder, timeout_s, python))
         return [static_kernel(launch, arch, target=target, units=units) for launch in launches]
 
 
@@ -92,7 +83,7 @@ def _compiler(kernel: Path, arch: Arch) -> Callable[[Compilation], list[Launch]]
 
 
 def _job(
-    kernel: Path, entry: str, arguments: Sequence[Any], arch: Arch, folder: Path, all_configs: bool, units: int | None
+    kernel: Path, entry: str, arguments: Sequence[Any], arch: Arch, folder: Path, units: int | None
 ) -> dict[str, Any]:
     amd = arch.vendor == "amd"
     return {
@@ -100,7 +91,6 @@ def _job(
         "entry": entry,
         "arguments": list(arguments),
         "folder": str(folder),
-        "all_configs": all_configs,
         "target": {
             "backend": "hip" if amd else "cuda",
             "arch": arch.target if amd else arch.compute_capability,

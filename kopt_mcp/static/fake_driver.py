@@ -37,12 +37,10 @@ class Capture:
         self.folder = Path(job["folder"])
         self.limits: dict[str, int] = job["limits"]
         self.warp_size: int = job["target"]["warp_size"]
-        self.all_configs: bool = job["all_configs"]
         self.report = report
         self.seen: set[tuple[str, tuple[int, ...]]] = set()
         self.tuner: Any = None
-        self.trial: Any = None
-        self.fitting: Any = None
+        self.trying = self.fits = False
 
     # Launches ---------------------------------------------------------------------------------------------------------
 
@@ -56,14 +54,11 @@ class Capture:
         setattr(kernel, attribute, launch)
 
     def launch(self, kernel: Any, grid_x: int, grid_y: int, grid_z: int, *_: Any) -> None:
-        """Write one launch down, unless it only repeats one; a trial of the autotuner only on request."""
-        if self.trial is None or self.all_configs:
-            self._record(kernel, (int(grid_x), int(grid_y), int(grid_z)))
-        if self.trial is not None:
+        """Write one launch down, unless it only repeats one or is a trial of the autotuner."""
+        grid = (int(grid_x), int(grid_y), int(grid_z))
+        if self.trying:
             self._refuse_what_does_not_fit(kernel.metadata)
-
-    def _record(self, kernel: Any, grid: tuple[int, ...]) -> None:
-        if (kernel.hash, grid) not in self.seen:
+        elif (kernel.hash, grid) not in self.seen:
             self.seen.add((kernel.hash, grid))
             self._write(kernel, grid)
 
@@ -82,7 +77,8 @@ class Capture:
     def _write(self, kernel: Any, grid: tuple[int, ...]) -> None:
         stem = f"{len(self.seen):03}"
         self._keep_artifacts(kernel, stem)
-        metadata, config = kernel.metadata, self._config()
+        metadata = kernel.metadata
+        tuned = self.tuner is not None and len(self.tuner.configs) > 1
         self.report.write(
             "launch",
             name=kernel.name,
@@ -92,8 +88,8 @@ class Capture:
             spills=kernel.spills,
             shared_bytes=metadata.shared,
             tensor_columns=getattr(metadata, "tmem_size", 0) or 0,
-            config=config_values(config) if config else {},
-            remark=self._remark(config) if config else "",
+            config=config_values(self.tuner.best_config) if tuned else {},
+            remark=self._remark() if tuned else "",
             artifact=stem,
         )
 
@@ -105,14 +101,8 @@ class Capture:
 
     # Autotuning -------------------------------------------------------------------------------------------------------
 
-    def _config(self) -> Any:
-        """The autotuner's that a launch was compiled with; None where there was no choice."""
-        if self.tuner is None or len(self.tuner.configs) < 2:
-            return None
-        return self.trial or self.tuner.best_config
-
-    def _remark(self, config: Any) -> str:
-        configs = self.tuner.configs
+    def _remark(self) -> str:
+        configs, config = self.tuner.configs, self.tuner.best_config
         number = next((i for i, one in enumerate(configs, 1) if one is config), "?")
         values = ", ".join(f"{name}={value}" for name, value in config_values(config).items())
         return f"autotuned: this is config {number} of {len(configs)} ({values}); a device may choose another"
@@ -120,25 +110,22 @@ class Capture:
     @contextlib.contextmanager
     def tuning(self, tuner: Any) -> Iterator[None]:
         """While an `Autotuner.run` lasts."""
-        self.tuner, self.fitting = tuner, None
+        self.tuner, self.fits = tuner, False
         try:
             yield
         finally:
             self.tuner = None
 
-    def measure(self, config: Any, kernel_call: Callable[[], object]) -> list[float]:
-        """Take the place of the benchmark: the first config that fits wins; later ones are compiled if asked for."""
-        never = [float("inf")] * 3
-        if self.fitting is not None and not self.all_configs:
-            return never
-        self.trial = config
+    def measure(self, kernel_call: Callable[[], object]) -> list[float]:
+        """Take the place of the benchmark: the first config that fits wins, and the others are not even compiled."""
+        if self.fits:
+            return [float("inf")] * 3
+        self.trying = True
         try:
             kernel_call()
         finally:
-            self.trial = None
-        if self.fitting is not None:
-            return never
-        self.fitting = config
+            self.trying = False
+        self.fits = True
         return [0.0] * 3
 
 
@@ -180,11 +167,8 @@ def cuobjdump() -> str | None:
 class FakeDriver:
     """What Triton and kernels ask a driver about the device."""
 
-    def __init__(self, target: Any, properties: dict[str, Any], capture: Capture) -> None:
-        self.target = target
-        self.properties = properties
-        self.capture = capture
-        self.utils = self
+    def __init__(self, target: Any, properties: dict[str, Any]) -> None:
+        self.target, self.properties, self.utils = target, properties, self
 
     def get_device_properties(self, device: int) -> dict[str, Any]:
         """Of `driver.active.utils`: kernels size their grid by it."""
@@ -215,7 +199,11 @@ class FakeDriver:
         return torch.cuda
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
-        return lambda kernel_call, **kwargs: self.capture.measure(None, kernel_call)
+        def bench(kernel_call: Callable[[], object], **kwargs: Any) -> list[float]:
+            kernel_call()
+            return [0.0] * 3
+
+        return bench
 
     def get_empty_cache_for_benchmark(self) -> Any:
         import torch
@@ -247,7 +235,7 @@ def install(job: dict[str, Any], capture: Capture) -> None:
         "arch": target.arch,
         "capability": device["capability"],
     }
-    driver.set_active(FakeDriver(target, properties, capture))
+    driver.set_active(FakeDriver(target, properties))
     hook_triton(capture)
 
 
@@ -281,7 +269,7 @@ def hook_triton(capture: Capture) -> None:
 
     def compiling_bench(tuner: Any, *args: Any, config: Any, **meta: Any) -> Any:
         # On the instance, where it hides a method, a cached property and a user's own benchmark alike.
-        tuner.__dict__["do_bench"] = lambda kernel_call, **kwargs: capture.measure(config, kernel_call)
+        tuner.__dict__["do_bench"] = lambda kernel_call, **kwargs: capture.measure(kernel_call)
         return bench(tuner, *args, config=config, **meta)
 
     triton.compiler.compile = announced_compile

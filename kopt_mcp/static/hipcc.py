@@ -26,21 +26,21 @@ def hip_kernels(job: Compilation) -> list[Launch]:
     output = job.folder / "kernel.s"
     options = (f"--offload-arch={job.target}", "--cuda-device-only", "-S", "-O3", "-o", str(output))
     if job.run(hipcc, *options) is None:
-        return [endless_compile(job.source.stem, job.block_threads, job.timeout_s)]
-    return amd_kernels(output.read_text(encoding="utf-8"), job.block_threads)
+        return [endless_compile(job.source.stem, None, job.timeout_s)]
+    return amd_kernels(output.read_text(encoding="utf-8"))
 
 
-def amd_kernels(assembly: str, block_threads: int | None = None) -> list[Launch]:
+def amd_kernels(assembly: str) -> list[Launch]:
     """Every kernel of an AMD assembly file (LLVM, "User Guide for AMDGPU Backend", code object metadata)."""
     document = re.search(r"\.amdgpu_metadata\n(.*?)^\s*\.end_amdgpu_metadata", assembly, re.DOTALL | re.MULTILINE)
     metadata = yaml.safe_load(document[1]) if document else {}
-    return [_kernel(entry, assembly, block_threads) for entry in metadata.get("amdhsa.kernels", [])]
+    return [_kernel(entry, assembly) for entry in metadata.get("amdhsa.kernels", [])]
 
 
-def _kernel(entry: dict[str, Any], assembly: str, block_threads: int | None) -> Launch:
+def _kernel(entry: dict[str, Any], assembly: str) -> Launch:
     bound = int(entry.get(".max_flat_workgroup_size", BLOCK_THREADS))
     # 1024 is what a kernel without launch bounds gets: it says nothing about the launch.
-    threads = block_threads or (bound if bound < BLOCK_THREADS else None)
+    threads = bound if bound < BLOCK_THREADS else None
     symbol = str(entry[".name"])
     body = re.search(rf"^{re.escape(symbol)}:.*?^\.Lfunc_end", assembly, re.DOTALL | re.MULTILINE)
     return Launch(

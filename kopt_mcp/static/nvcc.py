@@ -30,19 +30,19 @@ def cuda_kernels(job: Compilation) -> list[Launch]:
     nvcc = find_program("nvcc", cuda_folders(Host()), "install the CUDA toolkit")
     plain = job.target == job.arch.target and job.arch.compute_capability >= 90
     target, cubin = f"{job.target}{'a' if plain else ''}", job.folder / "kernel.cubin"
-    finished = job.run(nvcc, "-cubin", f"-arch={target}", "-Xptxas", "-v", "--keep", "-o", str(cubin))
-    if finished is None:
-        return [endless_compile(job.source.stem, job.block_threads, job.timeout_s)]
-    usage = ptxas_usage(finished.stderr + finished.stdout)
+    ran = job.run(nvcc, "-cubin", f"-arch={target}", "-Xptxas", "-v", "--keep", "-o", str(cubin))
+    if ran is None:
+        return [endless_compile(job.source.stem, None, job.timeout_s)]
+    usage = ptxas_usage(ran.stderr + ran.stdout)
     if not usage:
         raise InputRefused(f"{job.source.name} has no kernel: declare a __global__ function or instantiate a template.")
     ptx = _by_kernel((job.folder / f"{job.source.stem}.ptx").read_text(encoding="utf-8"), r"\.entry\s+(\w+)")
     sass = _sass(cubin, nvcc, job)
-    return [_kernel(symbol, usage[symbol], ptx.get(symbol, ""), sass.get(symbol), job) for symbol in usage]
+    return [_kernel(symbol, usage[symbol], ptx.get(symbol, ""), sass.get(symbol)) for symbol in usage]
 
 
-def _kernel(symbol: str, usage: dict[str, int], ptx: str, sass: str | None, job: Compilation) -> Launch:
-    threads = job.block_threads or launch_bounds(ptx)
+def _kernel(symbol: str, usage: dict[str, int], ptx: str, sass: str | None) -> Launch:
+    threads = launch_bounds(ptx)
     return Launch(
         name=plain_name(symbol),
         block_threads=threads,
@@ -95,5 +95,5 @@ def _sass(cubin: Path, nvcc: str, job: Compilation) -> dict[str, str]:
     tool = shutil.which("cuobjdump") or next((str(path) for path in places if path.exists()), None)
     if tool is None:
         return {}
-    finished = run([tool, "-sass", str(cubin)], folder=job.folder, timeout_s=DUMP_TIMEOUT_S)
-    return _by_kernel(finished.stdout, r"Function : (\S+)")
+    ran = run([tool, "-sass", str(cubin)], folder=job.folder, timeout_s=DUMP_TIMEOUT_S)
+    return _by_kernel(ran.stdout, r"Function : (\S+)")

@@ -12,7 +12,7 @@ from kopt_mcp.errors import InputRefused, ToolUnavailable
 from kopt_mcp.platforms.host import Host, Ran
 from kopt_mcp.static.process import run
 
-NO_BLOCK = "the file has no launch bounds: pass block_threads to get the occupancy"
+NO_BLOCK = "the kernel has no launch bounds: declare __launch_bounds__ to get the occupancy"
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,7 @@ class Compilation:
     target: str
     folder: Path
     timeout_s: float
-    block_threads: int | None = None
-    """Threads of a block, where the file has no launch bounds."""
-    include_dirs: tuple[Path, ...] = ()
-    python: str = ""
+    python: str
     """The user's interpreter; Triton ships a disassembler into it."""
 
     def run(self, compiler: str, *options: str) -> Ran | None:
@@ -37,9 +34,7 @@ class Compilation:
             InputRefused: the file does not compile.
             ToolUnavailable: the compiler does not know the target.
         """
-        includes = [f"-I{path}" for path in self.include_dirs]
-        command = [compiler, *options, *includes, str(self.source)]
-        ran = run(command, folder=self.folder, timeout_s=self.timeout_s)
+        ran = run([compiler, *options, str(self.source)], folder=self.folder, timeout_s=self.timeout_s)
         if ran.failure == "timeout":
             return None
         if not ran.ok:
@@ -53,7 +48,7 @@ def _refusal(ran: Ran, source: Path, compiler: str) -> InputRefused | ToolUnavai
     error = next((line for line in lines if re.search(r"\berror\b|\bfatal\b", line)), last)
     if re.search(r"unsupported gpu architecture|invalid target id|unsupported hip gpu", error, re.IGNORECASE):
         return ToolUnavailable(f"this {compiler} does not know the target ({error}). Install a toolkit that does.")
-    return InputRefused(f"{compiler} refuses {source.name}: {error}. Correct the file or pass include_dirs.")
+    return InputRefused(f"{compiler} refuses {source.name}: {error}. Correct the file.")
 
 
 def find_program(name: str, folders: Sequence[str], remedy: str, host: Host | None = None) -> str:

@@ -4,7 +4,7 @@ It runs under the user's interpreter and imports the standard library, torch and
 the target's, so that Triton specialises, tunes and compiles as it would there; a launch is written down instead of run.
 
 Job: `kernel`, `entry`, `arguments`, `target` (`backend`, `arch`, `warp_size`), `device` (see `fake_torch`),
-`limits` (`shared_bytes`, `tensor_columns`, `threads`), `all_configs`, and `folder`, where `report.jsonl` and the
+`limits` (`shared_bytes`, `tensor_columns`, `threads`), and `folder`, where `report.jsonl` and the
 compiled artefacts go. Every line of the report is one event, so that a killed worker still says how far it came:
 `stage`, `compile`, `compiled`, `launch`, `error`, `done`.
 """
