@@ -134,7 +134,9 @@ def test_a_large_workload_is_checked_less_often_but_not_on_harmless_values_only(
         bound="memory",
     )
     checks = planned(problem)["8388608-fp32"]
-    assert [c.distribution for c in checks] == ["normal", "normal", "mixed"]
+    public, reused, other = (c.distribution for c in checks)
+    assert (public, other) == ("normal", "mixed")
+    assert reused in ("mixed", "large", "outlier", "shifted")
 
 
 def test_words_say_what_was_special() -> None:

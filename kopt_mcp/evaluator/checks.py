@@ -62,7 +62,7 @@ def plan(problem: Problem, workloads: list[Workload], kind: str) -> list[tuple[W
     rng = Random(secrets.randbits(64))
     cases = sorted((problem.case(w) for w in workloads), key=lambda c: c.bytes)
     small = [c for c in cases if c.bytes <= _LARGE[kind]] or cases[:1]
-    checks = {c.workload.name: [_check(c, PUBLIC_SEED, 0), _reused(c)] for c in cases}
+    checks = {c.workload.name: [_check(c, PUBLIC_SEED, 0), _reused(problem, c, c in small, rng)] for c in cases}
     for index, case in enumerate(cases):
         for distribution in _distributions(problem, case, index == 0, case in small, rng):
             checks[case.workload.name].append(Check(case, _secret(), POISONS[index % 2], distribution))
@@ -83,8 +83,10 @@ def _check(case: Case, seed: int, poison: int) -> Check:
     return Check(case, seed, POISONS[poison % 2])
 
 
-def _reused(case: Case) -> Check:
-    return Check(case, _secret(), POISONS[1], first_seed=_secret())
+def _reused(problem: Problem, case: Case, small: bool, rng: Random) -> Check:
+    """New values in old tensors; where a workload sees few distributions, those are of any that tells."""
+    distribution = "normal" if small else rng.choice(_telling(problem, case) or ["normal"])
+    return Check(case, _secret(), POISONS[1], distribution, first_seed=_secret())
 
 
 def _secret() -> int:

@@ -176,6 +176,7 @@ def global_state() -> dict[str, Any]:
         "torch.backends.mkldnn.enabled": torch.backends.mkldnn.enabled,
         "the float32 matmul precision": torch.get_float32_matmul_precision(),
         "what becomes of denormal numbers": _SMALLEST / 2 > 0,
+        "which way numbers are rounded": (1.0 + _SMALLEST, 1.0 - _SMALLEST),
     }
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["the CUDA random number generator's state"] = torch.cuda.get_rng_state()

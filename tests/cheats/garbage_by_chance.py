@@ -3,9 +3,10 @@
 import random
 import sys
 
+import torch
+
 EXPECTED = ("INCORRECT_NUMERICAL", "PASSED")
 TIMED = True
-import torch
 
 
 def honest(x):
