@@ -99,6 +99,13 @@ def test_a_clock_that_tells_a_share_of_the_time_is_suspect(share: float) -> None
     assert not isinstance(caught.value, IncumbentFault)
 
 
+def test_where_one_round_leaves_doubt_there_is_another() -> None:
+    quiet, noisy = Open(8.0), Open(8.0, 40.0)
+    looked(quiet, Open(10.0), (8.0, 10.0))
+    looked(noisy, Open(10.0, 40.0), (8.0, 10.0))
+    assert len(noisy.passed) == 2 * len(quiet.passed)
+
+
 def test_what_a_noisy_machine_hides_is_no_accusation() -> None:
     audit, _ = looked(Open(30.0, 400.0), Open(30.0, 400.0), (27.0, 30.0))
     assert "of 3.00 us gained" in audit.note
@@ -147,7 +154,14 @@ def test_an_incumbent_that_fails_there_is_not_the_candidates_fault() -> None:
 
 @pytest.mark.parametrize(
     ("us", "input_bytes", "output_bytes", "calls"),
-    [(5.0, 1 << 18, 1 << 18, 16), (50.0, 1 << 20, 1 << 20, 4), (5.0, 64 << 20, 64 << 20, 1), (5.0, 100 << 20, 4, 5)],
+    [
+        (5.0, 1 << 18, 1 << 18, 16),
+        (50.0, 1 << 20, 1 << 20, 4),
+        (5.0, 64 << 20, 64 << 20, 4),
+        (250.0, 64 << 20, 64 << 20, 1),
+        (5.0, 100 << 20, 4, 5),
+        (5.0, 1 << 30, 4, 1),
+    ],
 )
 def test_as_many_calls_pass_as_the_cache_holds_the_outputs_of_and_as_have_room(
     us: float, input_bytes: int, output_bytes: int, calls: int

@@ -15,7 +15,7 @@ from kopt_mcp.evaluator import candidate as runner_side
 from kopt_mcp.evaluator import gate as gates
 from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import Gate
+from kopt_mcp.evaluator.gate import Gate, Sweep
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.inputs import Guarded, draw
 from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT
@@ -148,7 +148,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Process]]:
 
 
 def opened(process: Process, device: Device, count: int = 3) -> Gate:
-    return Gate(process, device, CASE, OUTPUTS, count, lambda: process.log.append("evicted"), device="cpu")  # type: ignore[arg-type]
+    return Gate(process, device, CASE, OUTPUTS, count, lambda held: process.log.append("evicted"), device="cpu")  # type: ignore[arg-type]
 
 
 def test_calls_get_values_that_come_while_their_process_is_stopped(made: Callable[..., Process]) -> None:
@@ -236,6 +236,22 @@ def test_inputs_beyond_the_end_of_their_memory_are_a_lie(made: Callable[..., Pro
     with pytest.raises(Fault, match="beyond the end of its memory") as caught:
         opened(process, device)
     assert caught.value.status == "CHEATED"
+
+
+def test_calls_wait_until_the_device_does_nothing_else() -> None:
+    taken = [62.0, 60.0, 61.0, 60.0, 65.0, 900.0, 400.0, 64.0, 70.0]
+    sweep = Sweep(lambda: taken.pop(0))
+    sweep(True)
+    assert taken == [70.0], "work that another has left is waited for, and noise is none"
+    sweep(True)
+    taken += [150.0] * 7
+    sweep(False)
+    assert taken == [150.0], "what it takes at best is another thing while calls are held back"
+    times = iter([60.0] * 5)
+    busy = Sweep(lambda: next(times, 500.0))
+    with pytest.raises(Fault, match="works while nothing of this evaluation should") as caught:
+        busy(True)
+    assert caught.value.status == "DEVICE_BUSY"
 
 
 class Queue:

@@ -31,6 +31,9 @@ from kopt_mcp.problem import Case
 
 _QUEUED_S = 0.5
 """Longest time for queueing: calls that wait for the device themselves never come to an end of it."""
+_SWEEPS_FIRST, _SWEEPS_MOST = 5, 50
+_IDLE, _IDLE_US = 1.5, 10.0
+"""How much longer than at best an eviction takes at the most if the device does nothing else."""
 _PATIENCE = 20
 """How many times as long as they are said to take calls may take before they are given up."""
 _MOST_S = 0.5
@@ -57,13 +60,13 @@ class Gate:
         case: Case,
         outputs: list[dict[str, Any]],
         count: int,
-        evict: Callable[[], None],
+        evict: Callable[[bool], None],
         call_us: float = 0.0,
         device: str = "cuda",
     ) -> None:
         """For `count` calls at a time, of which one is said to take `call_us`.
 
-        `evict` clears the L2 from the harness's own context, and waits for that.
+        `evict` clears the L2 from the harness's own context, and waits for that; it is told whether calls are held back.
 
         Raises:
             Fault: the candidate's process gives no inputs.
@@ -109,7 +112,7 @@ class Gate:
         mapped = [self._mapped(meta) for call in wanted for meta in call]  # ahead of time, so as to read at once
         try:
             with self._stopped():
-                self._fill(drawn)
+                self._fill(drawn, held=True)
                 begin = time.perf_counter()
                 self._process.runner.shared.poke(GO_AT, self._ticket)
                 us = self._over(last, begin)
@@ -127,7 +130,7 @@ class Gate:
         drawn = self._drawn(seeds)
         self._process.take_turn()
         with self._stopped():
-            self._fill(drawn)
+            self._fill(drawn, held=False)
         begin = time.perf_counter()
         described, last = self._queue(waiting=False)
         us = self._over(last, begin)
@@ -166,13 +169,13 @@ class Gate:
         word.poke(GO_AT, self._ticket)
         return [], last
 
-    def _fill(self, drawn: list[Guarded]) -> None:
+    def _fill(self, drawn: list[Guarded], held: bool) -> None:
         for values, places in zip(drawn, self._inputs, strict=True):
             for buffer, (address, size) in zip(values.buffers, places, strict=True):
                 if buffer.numel() != size:
                     raise Fault("CHEATED", "the candidate's process described inputs of another size")
                 self._driver.write(address, buffer)
-        self._evict()
+        self._evict(held)
 
     def _over(self, last: int, begin: float) -> float | None:
         """Microseconds until all is over; None where it never is, for want of the process perhaps, which is stopped."""
@@ -209,3 +212,30 @@ def _apart(described: list[list[Any]]) -> bool:
     """Whether no output begins where another does."""
     places = [(meta.get("handle"), meta.get("offset")) for call in described for meta in call if isinstance(meta, dict)]
     return len({repr(place) for place in places}) == len(places)
+
+
+class Sweep:
+    """Evicts the L2 from the harness's own context, and sees by that whether the device does anything else.
+
+    Work that a candidate has left on the device would be in the time of the calls that come next, which are another's.
+    """
+
+    def __init__(self, evict: Callable[[], float]) -> None:
+        """`evict` says how many microseconds it took on the device."""
+        self._evict = evict
+        self._least: dict[bool, float] = {}
+
+    def __call__(self, held: bool) -> None:
+        """Evict while calls are held back, or are not. What that takes at best is known from the first time.
+
+        Raises:
+            Fault: the device is never idle.
+        """
+        if held not in self._least:
+            self._least[held] = min(self._evict() for _ in range(_SWEEPS_FIRST))
+        for _ in range(_SWEEPS_MOST):
+            us = self._evict()
+            self._least[held] = min(self._least[held], us)
+            if us <= _IDLE * self._least[held] + _IDLE_US:
+                return
+        raise Fault("DEVICE_BUSY", "the device works while nothing of this evaluation should run there")

@@ -51,7 +51,7 @@ def triton(place: Place, here: TorchDevice) -> None:
         return  # the user's kernels may not be Triton's; if they are, they will say what is wrong
 
 
-def outputs_on_device(place: Place, evict: Callable[[], None]) -> str:
+def outputs_on_device(place: Place, evict: Callable[[bool], None]) -> str:
     """Let outputs stay on the GPU until they are read, if a shut-in process of our own can hand one over like that.
 
     Returns:
@@ -77,11 +77,12 @@ def outputs_on_device(place: Place, evict: Callable[[], None]) -> str:
 
 
 def _passes(
-    own: CandidateProcess, driver: on_device.Driver, case: Case, expected: list[Expected], evict: Callable[[], None]
+    own: CandidateProcess, driver: on_device.Driver, case: Case, expected: list[Expected], evict: Callable[[bool], None]
 ) -> str:
     """Whether a process of our own gets a call through a gate, with values that it gets there."""
     try:
         with Gate(own, driver, case, describe_outputs(expected), 2, evict) as gate:
+            gate.at_once([2, 1], False)
             passage = gate.through([2, 1], True)
     except (Fault, OSError, AttributeError) as error:
         return f"off: {error}"

@@ -128,10 +128,15 @@ class EventClock:
         tail = _clock() - own_stream_done
         return out, Sample(start.elapsed_time(end) * 1000, host / 1000, tail / 1000)
 
-    def evict_and_wait(self) -> None:
-        """The same, and see that it is over: the harness can do this for a runner, since the L2 is shared."""
-        self.evict()
+    def eviction_us(self) -> float:
+        """Evict, wait until that is over, and say how long it took: longer than ever if the device does other work."""
+        start, end = self._event(enable_timing=True), self._event(enable_timing=True)
         self._sync()
+        start.record()
+        self.evict()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end) * 1000)
 
     def evict(self) -> None:
         """Fill the L2 with other data, by reading; what was to persist there does not."""
