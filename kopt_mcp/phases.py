@@ -63,10 +63,12 @@ def allowed(tool: Tool, phase: Phase, *, stop: bool = False) -> bool:
 
 
 def legal(phase: Phase) -> list[Tool]:
-    """The tools that carry an experiment in `phase` on; once it is done, where to read and how to start anew."""
+    """The tools that carry an experiment in `phase` on, the one that leads further first; once it is done, where to read
+    and how to start anew."""
     if phase == "done":
         return ["log", "baseline"]
-    return [row.tool for row in TABLE if phase in row.allowed]
+    tools = [row.tool for row in TABLE if phase in row.allowed]
+    return tools[::-1] if phase == "diagnosed" else tools  # a patch is next; another profile may be wanted first
 
 
 def markdown() -> str:

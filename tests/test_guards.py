@@ -59,7 +59,7 @@ def test_a_call_out_of_order_names_the_phase_and_what_is_allowed(project: Projec
     assert refusal(project, "verify", name) == (
         "verify is not allowed while experiment 'softmax-h200-1' is ready; allowed now: profile or diagnose."
     )
-    assert project.loop.diagnose(name).next == ("profile", "apply_patch")
+    assert project.loop.diagnose(name).next == ("apply_patch", "profile")
 
 
 def test_a_second_change_in_one_iteration_is_refused(project: Project) -> None:
