@@ -37,7 +37,7 @@ def of(launches: list[Launched]) -> Profile:
 
 
 def test_the_grid_of_a_trace_is_in_work_items() -> None:
-    assert read_trace(TRACE)[0].grid_workgroups == 1048576 / 256
+    assert read_trace(TRACE)[0].shape["grid_blocks"] == 1048576 / 256
 
 
 def test_loader_decorations_are_not_part_of_a_kernels_name() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from kopt_mcp.platforms.host import Host
@@ -19,12 +20,14 @@ class Adapter(NamedTuple):
     device: str
 
 
-def adapters(host: Host) -> list[Adapter]:
-    """Every display adapter that sysfs shows; empty where there is no sysfs (macOS, some sandboxes)."""
-    on_bus = [path for path in host.glob("/sys/bus/pci/devices/*") if _is_display(host, path)]
-    folders = on_bus or host.glob("/sys/class/drm/card*/device")
-    found = (_adapter(host, folder) for folder in folders)
-    return [adapter for adapter in found if adapter]
+def adapters(host: Host) -> Iterator[Adapter]:
+    """Every display adapter that sysfs shows; none where there is no sysfs (macOS, some sandboxes)."""
+    slots = host.glob("/sys/bus/pci/devices/*")
+    on_bus = [slot for slot in slots if (host.read(f"{slot}/class") or "").startswith(_DISPLAY_CLASS)]
+    for folder in on_bus or host.glob("/sys/class/drm/card*/device"):
+        vendor, device = ((host.read(f"{folder}/{part}") or "").strip() for part in ("vendor", "device"))
+        if vendor:
+            yield Adapter(folder.split("/")[-1], vendor.removeprefix("0x"), device.removeprefix("0x"))
 
 
 def present(host: Host, vendor: str) -> bool:
@@ -43,15 +46,3 @@ def parse_lspci(text: str) -> dict[str, str]:
     """Name of each device by its slot, from `lspci -D -nn`."""
     lines = re.findall(r"^(\S+) [^:]+\[[0-9a-f]{4}\]: (.+?) \[[0-9a-f]{4}:[0-9a-f]{4}\]", text, re.MULTILINE)
     return dict(lines)
-
-
-def _is_display(host: Host, folder: str) -> bool:
-    return (host.read(f"{folder}/class") or "").startswith(_DISPLAY_CLASS)
-
-
-def _adapter(host: Host, folder: str) -> Adapter | None:
-    vendor, device = host.read(f"{folder}/vendor"), host.read(f"{folder}/device")
-    if not vendor:
-        return None
-    slot = folder.split("/")[-1]
-    return Adapter(slot, vendor.strip().removeprefix("0x"), (device or "").strip().removeprefix("0x"))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from kopt_mcp.devices.arch import SCHEDULERS, arch_of
 from kopt_mcp.devices.occupancy import Occupancy, occupancy, waves
-from kopt_mcp.platforms.reports import ratio, total
+from kopt_mcp.platforms.reports import ratio
 from kopt_mcp.platforms.rocprof_report import Kernel
 
 Counted = Mapping[str, float | None]
@@ -73,28 +73,25 @@ def derive(counted: Counted, arch: str, compute_units: int | None) -> dict[str, 
     }
 
 
+def resident_groups(kernel: Kernel, arch: str) -> Occupancy | None:
+    """What of a kernel fits a compute unit; None where the architecture or the workgroup is not known."""
+    threads, registers, lds = (
+        int(kernel.shape.get(name) or 0) for name in ("block_threads", "registers", "shared_bytes")
+    )
+    if arch not in DIE_UNITS or not threads:
+        return None
+    return occupancy(arch_of(arch), threads=threads, registers=registers, shared_bytes=lds)
+
+
 def launch_metrics(kernel: Kernel, arch: str, compute_units: int | None) -> dict[str, float | None]:
-    """What the dispatch itself says: grid, registers, LDS, scratch, theoretical occupancy, waves of workgroups."""
-    resident, filled = resident_groups(kernel, arch), None
-    if resident and kernel.grid_workgroups and compute_units:
-        filled = waves(kernel.grid_workgroups, resident.blocks, compute_units)
+    """What the dispatch itself says: what it asked for, theoretical occupancy, waves of workgroups."""
+    resident, grid = resident_groups(kernel, arch), kernel.shape.get("grid_blocks")
+    filled = waves(grid, resident.blocks, compute_units) if resident and grid and compute_units else None
     return {
-        "grid_blocks": kernel.grid_workgroups,
-        "block_threads": kernel.workgroup,
-        "registers": total(kernel.vgprs, kernel.agprs),
-        "shared_bytes": kernel.lds_bytes,
-        "spill_bytes": kernel.scratch_bytes,
+        **kernel.shape,
         "occupancy_theoretical_pct": resident.pct if resident else None,
         "waves": filled.count if filled else None,
     }
-
-
-def resident_groups(kernel: Kernel, arch: str) -> Occupancy | None:
-    """What of a kernel fits a compute unit; None where the architecture or the workgroup is not known."""
-    if arch not in DIE_UNITS or not kernel.workgroup:
-        return None
-    registers, lds = int(total(kernel.vgprs, kernel.agprs) or 0), int(kernel.lds_bytes or 0)
-    return occupancy(arch_of(arch), threads=kernel.workgroup, registers=registers, shared_bytes=lds)
 
 
 def _active_cycles(counted: Counted, arch: str, compute_units: int | None) -> float | None:

@@ -6,9 +6,9 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from kopt_mcp.platforms.reports import DECORATION, number
+from kopt_mcp.platforms.reports import DECORATION, number, ratio, total
 
 Row = Mapping[str, str]
 
@@ -22,17 +22,13 @@ BLOCKS = {
 
 @dataclass(frozen=True)
 class Kernel:
-    """The dispatches of one kernel. Sizes are the hardware's: bytes a workgroup, registers and bytes a work-item."""
+    """The dispatches of one kernel."""
 
     name: str
     calls: int
     total_ns: float
-    workgroup: int | None = None
-    grid_workgroups: float | None = None
-    lds_bytes: float | None = None
-    scratch_bytes: float | None = None
-    vgprs: float | None = None
-    agprs: float | None = None
+    shape: Mapping[str, float | None] = field(default_factory=dict)
+    """What the longest dispatch asked for, under a profile's names."""
 
 
 def read_trace(report: str) -> list[Kernel]:
@@ -90,19 +86,17 @@ def _block(counter: str) -> str:
 
 def _traced(name: str, rows: Sequence[Row]) -> Kernel:
     longest = max(rows, key=_duration)
-    workgroup = _volume(longest, "workgroup_size")
-    work_items = _volume(longest, "grid_size")
-    return Kernel(
-        name,
-        len(rows),
-        sum(map(_duration, rows)),
-        workgroup=int(workgroup) if workgroup else None,
-        grid_workgroups=work_items / workgroup if workgroup and work_items else None,
-        lds_bytes=number(longest.get("lds_block_size", "")),
-        scratch_bytes=number(longest.get("scratch_size", "")),
-        vgprs=number(longest.get("vgpr_count", "")),
-        agprs=number(longest.get("accum_vgpr_count", "")),
-    )
+    threads = _volume(longest, "workgroup_size")
+    registers = (number(longest.get(f"{kind}_count", "")) for kind in ("vgpr", "accum_vgpr"))
+    shape = {
+        # The grid is in work-items, not in workgroups.
+        "grid_blocks": ratio(_volume(longest, "grid_size"), threads),
+        "block_threads": threads,
+        "registers": total(*registers),
+        "shared_bytes": number(longest.get("lds_block_size", "")),
+        "spill_bytes": number(longest.get("scratch_size", "")),
+    }
+    return Kernel(name, len(rows), sum(map(_duration, rows)), shape)
 
 
 def _duration(row: Row) -> float:
@@ -110,7 +104,7 @@ def _duration(row: Row) -> float:
 
 
 def _volume(row: Row, name: str) -> float | None:
-    """Product of the three extents, or the flat column; the grid is in work-items, not in workgroups."""
+    """Product of the three extents, or the flat column."""
     if name in row:
         return number(row[name])
     return math.prod(number(row.get(f"{name}_{axis}", "")) or 0.0 for axis in "xyz") or None
