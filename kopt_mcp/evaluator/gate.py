@@ -66,7 +66,7 @@ class Gate:
     ) -> None:
         """For `count` calls at a time, of which one is said to take `call_us`.
 
-        `evict` clears the L2 from the harness's own context, and waits for that; it is told whether calls are held back.
+        `evict` clears the L2 from the harness's own context and waits for that, told whether calls are held back.
 
         Raises:
             Fault: the candidate's process gives no inputs.
