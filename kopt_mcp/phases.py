@@ -63,8 +63,10 @@ def allowed(tool: Tool, phase: Phase, *, stop: bool = False) -> bool:
 
 
 def legal(phase: Phase) -> list[Tool]:
-    """The tools that carry an experiment in `phase` on, the one that leads further first; once it is done, where to read
-    and how to start anew."""
+    """The tools that carry an experiment in `phase` on, the one that leads further first.
+
+    Once it is done: where to read, and how to start anew.
+    """
     if phase == "done":
         return ["log", "baseline"]
     tools = [row.tool for row in TABLE if phase in row.allowed]
