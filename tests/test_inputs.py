@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kopt_mcp.evaluator import reference
-from kopt_mcp.evaluator.inputs import GUARD, draw
+from kopt_mcp.evaluator.inputs import GUARD, draw, room
 from kopt_mcp.problem import DISTRIBUTIONS, LAYOUTS, Make
 
 MAKE = Make("float32")
@@ -152,3 +152,14 @@ def test_a_moved_input_is_one_rounding_error_off_up_or_down(dtype: torch.dtype, 
     assert off <= {-1.0, 1.0} if dtype == torch.float32 else off <= {-1.0, 0.0, 1.0, 2.0, -2.0}
     assert len(off) > 1
     assert reference._perturb(7, 0) == 7
+
+
+def test_room_for_outputs_is_watched_on_both_sides() -> None:
+    outputs = [{"shape": [3, 5], "dtype": "float32"}, {"shape": [7], "dtype": "int8"}]
+    made = room(outputs, "cpu")
+    assert [(tuple(t.shape), t.dtype) for t in made.args] == [((3, 5), torch.float32), ((7,), torch.int8)]
+    for tensor in made.args:
+        tensor.fill_(1)
+    assert made.guards_intact()
+    torch.as_strided(made.args[1], (1,), (1,), made.args[1].storage_offset() + 7).fill_(0)
+    assert not made.guards_intact()

@@ -16,7 +16,7 @@ import torch
 
 from kopt_mcp.evaluator import native, on_device, sandbox
 from kopt_mcp.evaluator.channel import Channel
-from kopt_mcp.evaluator.inputs import Guarded, draw
+from kopt_mcp.evaluator.inputs import Guarded, draw, room
 from kopt_mcp.evaluator.loading import imported
 from kopt_mcp.evaluator.operators import computing, dispatched, kernel_rows
 from kopt_mcp.evaluator.outbox import COUNT, FAILED, TOKEN_BYTES, Outbox, dtype_name, view, where
@@ -46,6 +46,7 @@ class Candidate:
             "_call_native",
             "_function",
             "_gate",
+            "_given",
             "_held",
             "_inputs",
             "_kept",
@@ -71,6 +72,8 @@ class Candidate:
         self._kept: dict[int, list[torch.Tensor]] = {}
         self._previous: list[Guarded] = []
         self._laid: list[Any] = []
+        self._given: Guarded | None = None
+        """Of a checked call: what a C function was given to write to."""
         self._function: Callable[..., Any]
         self._made_clock: WallClock | EventClock | None = None
         self._operators = dispatched()
@@ -130,11 +133,15 @@ class Candidate:
         before = [t.clone() for t in inputs.tensors()]
         state = global_state()
         drawn = time.perf_counter()
+        self._given = room((), self.device)
         with Poison(message["poison"], self._outputs, self.device):
             out = self._run(inputs, own_stream=message["own_stream"])
+        given, self._given = self._given, None
         ran = time.perf_counter()
         outputs = self._normalise(out, inputs)
         violations = [*self._watched(inputs, before), *state_changes(state)]
+        if not given.guards_intact():
+            violations.append(["INCORRECT_NUMERICAL", "it wrote outside its outputs"])
         stored = self._outbox.put(outputs)
         parts = {"draw": drawn - begin, "run": ran - drawn, "store": time.perf_counter() - ran}
         return {"outputs": stored, "violations": violations, "parts": parts}
@@ -299,10 +306,12 @@ class Candidate:
     def _native(self, *args: Any) -> Any:
         """Call a C function: the outputs are allocated here, the params are those of the workload."""
         values: dict[str, Any] = {**self._params, **{f"in{i}": a for i, a in enumerate(args)}}
-        outputs = [
-            torch.empty(o["shape"], dtype=getattr(torch, o["dtype"]), device=self.device)
-            for o in self._outputs[len(self._mutates) :]
-        ]
+        wanted = self._outputs[len(self._mutates) :]
+        if self._given is None:  # a timed call: watching would cost time
+            outputs = [torch.empty(o["shape"], dtype=getattr(torch, o["dtype"]), device=self.device) for o in wanted]
+        else:
+            self._given = room(wanted, self.device)
+            outputs = self._given.args
         self._call_native({**values, **{f"out{i}": o for i, o in enumerate(outputs)}})
         return tuple(outputs)
 

@@ -16,7 +16,7 @@ from kopt_mcp.evaluator import generated
 from kopt_mcp.problem import Spec
 
 GUARD = 256
-"""Bytes of red zone on each side of an input."""
+"""Bytes of red zone on each side of an input, and of an output of a C function."""
 _GUARD_BYTE = 0xA5
 _LARGE_PIECE = 16
 """Fewest elements of a row that are large where one row is to be, and the share of a long row that they are."""
@@ -42,6 +42,12 @@ class Guarded:
         if not self.buffers:
             return torch.ones(0, dtype=torch.bool)
         return torch.stack([((b[:GUARD] == _GUARD_BYTE) & (b[-GUARD:] == _GUARD_BYTE)).all() for b in self.buffers])
+
+
+def room(outputs: Sequence[dict[str, Any]], device: str) -> Guarded:
+    """Tensors of these shapes and dtypes to be written to, with the memory around them watched."""
+    places = [_embed(tuple(o["shape"]), getattr(torch, o["dtype"]), torch.device(device), 0) for o in outputs]
+    return Guarded([tensor for tensor, _ in places], [buffer for _, buffer in places])
 
 
 def draw(

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from kopt_mcp.evaluator.inputs import GUARD
 from kopt_mcp.evaluator.lying import Lying, share
 
 _M_PERTURB, _M_MMAP_MAX, _M_TRIM_THRESHOLD = -6, -4, -1
@@ -138,7 +139,7 @@ class Poison:
             _perturb(self._byte)
             return
         blocks = [
-            torch.full((max(1, o["bytes"]),), self._byte, dtype=torch.uint8, device=self._device)
+            torch.full((o["bytes"] + 2 * GUARD,), self._byte, dtype=torch.uint8, device=self._device)
             for o in self._outputs
             for _ in range(2)
         ]
