@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kopt_mcp.evaluator.records import Ceilings, TorchDevice
+from kopt_mcp.evaluator.records import Ceilings
 from kopt_mcp.models import Device
-from kopt_mcp.platforms import detect_all, with_ceilings, with_torch
+from kopt_mcp.platforms import detect_all, with_ceilings
 from kopt_mcp.platforms.host import Host, Ran, run_command
 from kopt_mcp.platforms.nvidia_detect import query_gpus, throttle_reasons
 from kopt_mcp.platforms.present import Present
@@ -83,17 +83,6 @@ def mi300x() -> dict[str, str | Ran]:
 
 def uuids(devices: list[Device]) -> list[str]:
     return [device.uuid for device in devices if device.platform != "cpu"]
-
-
-def seen(index: int, uuid: str, name: str = "NVIDIA H200", sm_count: int = 132, **facts: object) -> TorchDevice:
-    base = {
-        "kind": "cuda",
-        "arch": "sm_90",
-        "memory_bytes": 140 << 30,
-        "l2_bytes": 62914560,
-        "versions": {"torch": "2.9.0"},
-    }
-    return TorchDevice(index=index, name=name, uuid=uuid, sm_count=sm_count, **{**base, **facts})  # type: ignore[arg-type]
 
 
 # Nothing there
@@ -421,87 +410,12 @@ def test_a_radeon_without_a_unique_id_is_still_one_device(tmp_path: Path) -> Non
     answers = {"rocminfo": recorded("rocminfo_rx7900.txt")}
     device = detect_all(machine(tmp_path, answers, HIP_VISIBLE_DEVICES="0"))[0]
     assert (device.uuid, device.sm_count, device.l2_bytes) == ("", 96, 6 << 20)
-    torch = seen(0, "", "AMD Radeon RX 7900 XTX", 48, kind="hip", arch="gfx1100", memory_bytes=24 << 30)
-    merged = with_torch([device], [torch])
-    assert len(merged) == 1
-    assert merged[0].sm_count == 96
 
 
 def test_no_right_to_open_kfd_is_explained(tmp_path: Path) -> None:
     text = 'Unable to open /dev/kfd read-write: Permission denied\nalice is not member of "render" group\n'
     devices = detect_all(machine(tmp_path, {"rocminfo": Ran(stdout=text, returncode=1)}))
     assert "render and video groups" in devices[-1].notes[0]
-
-
-# What the user's torch sees
-
-
-def test_torch_is_matched_by_uuid_and_its_order_counts(tmp_path: Path, h200: dict[str, str | Ran]) -> None:
-    torch = [seen(0, H200_C.removeprefix("GPU-")), seen(1, H200_A.removeprefix("GPU-"))]
-    devices = detect_all(machine(tmp_path, h200), torch)
-    assert uuids(devices) == [H200_C, H200_A, H200_B]
-    assert [device.index for device in devices] == [0, 1, 2, 0]
-    assert devices[0].l2_bytes == 62914560
-    assert devices[0].versions == {"driver": "570.124.06", "torch": "2.9.0"}
-    assert devices[1].clock_mhz == 1980
-    assert any("torch does not see" in note for note in devices[2].notes)
-
-
-def test_a_device_that_only_torch_sees_is_kept_and_graded(tmp_path: Path) -> None:
-    devices = detect_all(machine(tmp_path, {}), [seen(0, "9" * 32)])
-    assert (devices[0].name, devices[0].sm_count) == ("NVIDIA H200", 132)
-    assert devices[0].bandwidth_gbps is not None
-
-
-def test_torch_on_another_gpu_is_never_mixed_up_with_the_one_detected(
-    tmp_path: Path, h200: dict[str, str | Ran]
-) -> None:
-    host = machine(tmp_path, h200, CUDA_VISIBLE_DEVICES="0")
-    devices = detect_all(host, [seen(0, "9" * 32)])
-    assert uuids(devices) == ["GPU-" + "9" * 32, H200_A]
-    assert devices[0].clock_mhz is None
-
-
-def test_hip_writes_the_unique_id_as_ascii_and_is_matched_all_the_same(
-    tmp_path: Path, mi300x: dict[str, str | Ran]
-) -> None:
-    digits = b"1f1e2d3c4b5a6979".hex()
-    uuid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-    torch = seen(0, uuid, "", 304, kind="hip", arch="gfx942:sramecc+:xnack-", memory_bytes=191 << 30)
-    devices = detect_all(machine(tmp_path, mi300x), [torch])
-    assert devices[0].uuid == "GPU-1f1e2d3c4b5a6979"
-    assert devices[0].clock_mhz == 1640
-
-
-def test_a_rocm_torch_with_empty_names_and_no_clock_is_resolved_or_unknown(tmp_path: Path) -> None:
-    whole = seen(0, "", "", 304, kind="hip", arch="gfx942:sramecc+", memory_bytes=191 << 30)
-    odd = seen(0, "", "", 80, kind="hip", arch="gfx942:sramecc+", memory_bytes=191 << 30)
-    resolved = detect_all(machine(tmp_path, {}), [whole])[0]
-    unknown = detect_all(machine(tmp_path, {}), [odd])[0]
-    assert resolved.name == "AMD Instinct MI300X"
-    assert unknown.bandwidth_gbps is None
-    assert unknown.arch == "gfx942"
-
-
-def test_the_l2_of_one_die_is_never_taken_for_that_of_an_amd_gpu(tmp_path: Path, mi300x: dict[str, str | Ran]) -> None:
-    answers = {**mi300x, "rocminfo": recorded("rocminfo_mi300x.txt").replace("MI300X", "MI399X")}
-    (detected, *_) = detect_all(machine(tmp_path, answers))
-    torch = seen(0, "", "AMD Instinct MI399X", 304, kind="hip", arch="gfx942", l2_bytes=4 << 20)
-    assert detected.l2_bytes is None
-    assert with_torch([detected.model_copy(update={"uuid": ""})], [torch])[0].l2_bytes is None
-
-
-def test_a_mig_instance_whose_parent_torch_names_is_matched_by_its_whole_name(
-    tmp_path: Path, mig: dict[str, str | Ran]
-) -> None:
-    torch = seen(0, "33333333-aaaa-4bbb-8ccc-000000000001", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", 16)
-    devices = detect_all(machine(tmp_path, mig, CUDA_VISIBLE_DEVICES=MIG_1G), [torch])
-    assert uuids(devices) == [MIG_1G]
-
-
-def test_torch_versions_reach_the_cpu_too(tmp_path: Path) -> None:
-    cpu = seen(0, "", "cpu", 2, kind="cpu", arch="x86_64")
-    assert detect_all(machine(tmp_path, {}), [cpu])[-1].versions == {"torch": "2.9.0"}
 
 
 # Measured ceilings

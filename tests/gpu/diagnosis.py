@@ -447,8 +447,8 @@ def build(raw: Path) -> Bench:
     """Detect, measure, and build the ladders. Raises `KoptError` where there is no NVIDIA GPU to use."""
     host = Host()
     evaluator = LocalEvaluator(sys.executable, raw / "cache")
-    seen = evaluator.torch_device("cuda:0")
-    devices = detect_all(host, [seen])
+    evaluator.torch_device("cuda:0")  # raises where there is none
+    devices = detect_all(host)
     (raw / "detect_all.json").write_text(
         json.dumps([device.model_dump() for device in devices], indent=1), encoding="utf-8"
     )
