@@ -39,7 +39,7 @@ from kopt_mcp.results import (
     StepResult,
     VerifyResult,
 )
-from kopt_mcp.steps import apply_patch, baseline, benchmark, decide, diagnose, log, profile, provenance, verify
+from kopt_mcp.steps import apply_patch, baseline, benchmark, decide, diagnose, log, plan, profile, provenance, verify
 from kopt_mcp.steps.call import Call, Profiler, Sanitize, Tools
 from kopt_mcp.watch import Watch
 from kopt_mcp.workspace import Candidates, Workspace
@@ -172,7 +172,7 @@ class Loop:
         }
         watch = watch or Watch()
         self._memory.scope()
-        planned = baseline.plan(self._tools, given, said or Said(), self._accepted(), watch)
+        planned = plan.plan(self._tools, given, said or Said(), self._accepted(), watch)
         with self._experiments.claim(planned.problem.name, planned.device) as name:
             candidates = Candidates(self._space, name, Path(planned.kernel).suffix)
             try:
@@ -180,7 +180,7 @@ class Loop:
             except ProblemInvalid as error:
                 self._survivors[planned.task.sha256] = error.survivors
                 raise
-            baseline.keep(self._space, name, data.problem_files)
+            provenance.keep(self._space, name, data.problem_files)
             journal = self._experiments.journal(name)
             journal.append("baseline", "ok", data, self._clock())
         state = self._experiments.replay(name)
@@ -203,7 +203,7 @@ class Loop:
     def doubts(self, kernel_path: str | None = None, test_path: str | None = None) -> Doubts:
         """What only a person can settle before a baseline; nothing where baseline itself will refuse."""
         try:
-            return baseline.doubts(
+            return plan.doubts(
                 self._space, {"kernel_path": kernel_path, "test_path": test_path}, self._accepted(), self._survivors
             )
         except KoptError:
@@ -414,7 +414,7 @@ class Loop:
     def _kept(self, state: Experiment) -> dict[str, str]:
         """Where the baseline's versions of the problem's files are kept; an older experiment has none."""
         files = state.setup.problem_files.items()
-        found = {path: (baseline.copies(self._space, state.id, path), sha256) for path, sha256 in files}
+        found = {path: (provenance.copies(self._space, state.id, path), sha256) for path, sha256 in files}
         return {path: c.shown(sha256) for path, (c, sha256) in found.items() if c.path(sha256).is_file()}
 
     def _write_log(self, state: Experiment, watch: Watch) -> tuple[str, ...]:

@@ -4,111 +4,29 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
 
 from kopt_mcp import config as configuration
 from kopt_mcp import metrics
-from kopt_mcp.certificate import Review, issue
+from kopt_mcp.certificate import issue
 from kopt_mcp.config import Config
-from kopt_mcp.disk import digest
 from kopt_mcp.errors import InputRefused, ProblemInvalid, ToolUnavailable
-from kopt_mcp.evaluator.client import Evaluator
-from kopt_mcp.evaluator.records import Evaluation, Mutant, ProblemInfo, WorkloadInfo
+from kopt_mcp.evaluator.records import Evaluation, Mutant, WorkloadInfo
 from kopt_mcp.events import BaselineData, Measurement
-from kopt_mcp.models import Device, Doubts, Metric, Said
+from kopt_mcp.models import Metric
 from kopt_mcp.phases import Experiment, legal
 from kopt_mcp.platforms.interface import with_ceilings
 from kopt_mcp.results import BaselineResult
-from kopt_mcp.source import normal_form, shape
 from kopt_mcp.stats import least_gain
 from kopt_mcp.steps import provenance
 from kopt_mcp.steps.call import Subject, Tools, evaluate, few, lines, rounded, torch_name, workloads
-from kopt_mcp.steps.task import Task, take
-from kopt_mcp.steps.task import evaluator as evaluator_for
+from kopt_mcp.steps.plan import Plan
+from kopt_mcp.steps.plan import evaluator as evaluator_for
 from kopt_mcp.watch import Watch
-from kopt_mcp.workspace import Candidates, Workspace, decode
+from kopt_mcp.workspace import Candidates, Workspace
 
-Accepted = Literal["", "kopt.yaml", "elicitation", "earlier"]
-"""How a person accepted a problem."""
 DERIVED = 0.7
 """Share of the measured roof that is aimed at where no target is given."""
 NOISY = 0.05
-HOST_LANGUAGES = (".c", ".cc", ".cpp")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A configuration that has been found to be usable, before anything ran on the device."""
-
-    config: Config
-    kernel: str
-    data: bytes
-    normal: str
-    shape: str
-    task: Task
-    problem: ProblemInfo
-    device: Device
-    metric: Metric
-    notes: tuple[str, ...]
-    review: Review
-    accepted_by: Accepted
-
-
-def doubts(
-    space: Workspace,
-    arguments: Mapping[str, Any],
-    earlier: Mapping[str, str],
-    survivors: Mapping[str, tuple[tuple[str, str], ...]],
-) -> Doubts:
-    """What a person should be asked. `survivors`: what was found out about problems, by the hash of their file.
-
-    Raises:
-        InputRefused, WorkspaceFailed: there is nothing to be asked about yet.
-    """
-    config = configuration.load(space.root, arguments)
-    kernel, data = space.kernel(config.kernel_path)
-    task = take(space, config, kernel, decode(data, space.relative(kernel)).body)
-    standing = provenance.review(space, task.files, {**earlier, **config.accepted_problems})
-    found = survivors.get(task.sha256, ())
-    return Doubts(
-        unread=provenance.unread(space, task.files) if standing == "unreviewed" else {},
-        weaknesses=tuple(one for one in found if one[0] not in config.accept_weaknesses),
-    )
-
-
-def plan(tools: Tools, arguments: Mapping[str, Any], said: Said, earlier: Mapping[str, str], watch: Watch) -> Plan:
-    """Read and check everything that can be checked without the device; a script has to be run once for that.
-
-    Args:
-        earlier: problem files that a person accepted for an earlier experiment, with their hashes.
-
-    Raises:
-        InputRefused, ProblemInvalid: what is wrong, and what to do about it.
-    """
-    space = tools.workspace
-    config = configuration.load(space.root, arguments)
-    config = config.model_copy(update={"accept_weaknesses": (*config.accept_weaknesses, *said.weaknesses)})
-    kernel, data = space.kernel(config.kernel_path)
-    shown = space.relative(kernel)
-    body = decode(data, shown).body
-    try:
-        normal, shaped = normal_form(body, shown), shape(body, shown)
-    except RecursionError as error:
-        raise InputRefused(f"{shown} is nested too deeply to be read; nothing was created.") from error
-    task = take(space, config, kernel, body)
-    device, problem, notes = _place(tools, config, kernel, task, watch)
-    infos = metrics.chosen(problem, config.workloads)
-    metric = config.target_metric or metrics.default_metric(problem)
-    metrics.check_countable(metric, infos)
-    review, accepted_by = _review(
-        space, task.files, {"kopt.yaml": config.accepted_problems, "elicitation": said.problem, "earlier": earlier}
-    )
-    if task.format == "functions" or not task.files:  # what it is stands in no file that somebody could have read
-        review, accepted_by = "unreviewed", ""
-    return Plan(config, shown, data, normal, shaped, task, problem, device, metric, notes, review, accepted_by)
 
 
 def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> BaselineData:
@@ -128,7 +46,7 @@ def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> Ba
         task = planned.task.settled(space, candidates.path(sha256).parent.parent)
         test = space.relative(task.test)
         problem_sha256 = task.files[test]
-        evaluator = _evaluator(tools, task, planned.kernel, watch)
+        evaluator = evaluator_for(tools, task, planned.kernel, watch)
         subject = Subject(task.test, problem_sha256, device, config.workloads, tuple(infos))
         watch.stage(0.2, 0.4, "trying wrong kernels on the problem")
         mutants = evaluator.check_problem(task.test, problem_sha256, torch_name(device), watch)
@@ -191,23 +109,6 @@ def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> Ba
     )
 
 
-def keep(space: Workspace, name: str, files: Mapping[str, str]) -> None:
-    """Keep the problem's files with the experiment: git need not have them, and what was edited can be put back.
-
-    Raises:
-        WorkspaceFailed: the disk refuses.
-    """
-    for path, sha256 in files.items():
-        data = b"" if path.startswith(f"experiments/{name}/") else space.read(space.root / path)
-        if digest(data) == sha256:  # not ours anyway, nor too large to be kept
-            copies(space, name, path).store(data)
-
-
-def copies(space: Workspace, name: str, path: str) -> Candidates:
-    """Where the versions of one of the problem's files are kept."""
-    return Candidates(space, name, Path(path).suffix, folder="problem")
-
-
 def answer(state: Experiment, extra: tuple[str, ...], space: Workspace) -> BaselineResult:
     """What the agent is told."""
     setup = state.setup
@@ -255,60 +156,6 @@ def answer(state: Experiment, extra: tuple[str, ...], space: Workspace) -> Basel
     )
 
 
-def _place(
-    tools: Tools, config: Config, kernel: Path, task: Task, watch: Watch
-) -> tuple[Device, ProblemInfo, tuple[str, ...]]:
-    """The device to run on, and the problem as it is declared for it."""
-    devices = tools.detect()
-    first = _device(devices, config.gpu, kernel)
-    shown = tools.workspace.relative(kernel)
-    try:
-        return _with_versions(tools, first), _describe(tools, task, shown, first, watch), ()
-    except ProblemInvalid as error:
-        if task.doubt and "declares no PROBLEM" in str(error):
-            raise ProblemInvalid(f"{error} It was taken for a problem file because {task.doubt}") from error
-        host = next((d for d in devices if d.platform == "cpu"), None)
-        if config.gpu != "auto" or first.platform == "cpu" or host is None:
-            raise
-        try:
-            problem = _describe(tools, task, shown, host, watch)
-        except ProblemInvalid:
-            raise error from None
-        note = f"the problem has workloads for the CPU only; running there, not on {first.name}."
-        return _with_versions(tools, host), problem, (note,)
-
-
-def _describe(tools: Tools, task: Task, kernel: str, device: Device, watch: Watch) -> ProblemInfo:
-    """The problem as it is declared for a device; a script is run for that, with the device held."""
-    evaluator = _evaluator(tools, task, kernel, watch)
-    with task.opened(tools.workspace) as (file, sha256):
-        if task.trust == "measured":
-            return evaluator.describe(file, sha256, torch_name(device))
-        with tools.locks.device(device.uuid, device.name, watch):
-            return evaluator.describe(file, sha256, torch_name(device))
-
-
-def _evaluator(tools: Tools, task: Task, kernel: str, watch: Watch) -> Evaluator:
-    space = tools.workspace
-    test = space.relative(task.test)
-    return evaluator_for(tools.evaluator, tools.scripts, space.root, kernel, task.trust, test, task.files, watch)
-
-
-def _with_versions(tools: Tools, device: Device) -> Device:
-    seen = tools.evaluator.torch_device(torch_name(device))
-    return device.model_copy(update={"versions": {**device.versions, **seen.versions}})
-
-
-def _device(devices: list[Device], gpu: str, kernel: Path) -> Device:
-    if gpu == "auto" and kernel.suffix in HOST_LANGUAGES:
-        gpu = "cpu"
-    fitting = [d for d in devices if gpu in ("auto", d.platform)]
-    if not fitting:
-        names = ", ".join(f"{d.name} ({d.platform})" for d in devices) or "no device at all"
-        raise InputRefused(f"gpu is {gpu!r}, but this machine shows {names}; set gpu to one of these, or to auto.")
-    return next((d for d in fitting if d.platform != "cpu"), fitting[0])
-
-
 def _weaknesses(mutants: list[Mutant], accepted: tuple[str, ...]) -> tuple[str, ...]:
     alive = [m for m in mutants if not m.caught]
     open_ones = tuple((m.name, m.why) for m in alive if m.name not in accepted)
@@ -321,19 +168,6 @@ def _weaknesses(mutants: list[Mutant], accepted: tuple[str, ...]) -> tuple[str, 
             open_ones,
         )
     return tuple(m.name for m in alive)
-
-
-def _review(
-    space: Workspace, files: Mapping[str, str], ways: Mapping[Accepted, Mapping[str, str]]
-) -> tuple[Review, Accepted]:
-    """Who stands for the problem, and by which way a person came to; several ways together count too."""
-    together: dict[str, str] = {}
-    for way, accepted in ways.items():
-        together |= accepted
-        found = provenance.review(space, files, together)
-        if found != "unreviewed":
-            return found, way if found == "accepted" else ""
-    return "unreviewed", ""
 
 
 def _must_pass(evaluation: Evaluation, kernel: str, space: Workspace) -> None:

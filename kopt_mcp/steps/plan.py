@@ -1,0 +1,168 @@
+"""What a baseline is asked for: found, read and checked before anything runs on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from kopt_mcp import config as configuration
+from kopt_mcp import metrics
+from kopt_mcp.certificate import Review
+from kopt_mcp.config import Config
+from kopt_mcp.errors import InputRefused, ProblemInvalid
+from kopt_mcp.evaluator.client import Evaluator
+from kopt_mcp.evaluator.records import ProblemInfo
+from kopt_mcp.models import Device, Doubts, Metric, Said
+from kopt_mcp.source import normal_form, shape
+from kopt_mcp.steps import provenance
+from kopt_mcp.steps.call import Tools, torch_name
+from kopt_mcp.steps.task import Task, take
+from kopt_mcp.steps.task import evaluator as evaluator_for
+from kopt_mcp.watch import Watch
+from kopt_mcp.workspace import Workspace, decode
+
+Accepted = Literal["", "kopt.yaml", "elicitation", "earlier"]
+"""How a person accepted a problem."""
+HOST_LANGUAGES = (".c", ".cc", ".cpp")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A configuration that has been found to be usable, before anything ran on the device."""
+
+    config: Config
+    kernel: str
+    data: bytes
+    normal: str
+    shape: str
+    task: Task
+    problem: ProblemInfo
+    device: Device
+    metric: Metric
+    notes: tuple[str, ...]
+    review: Review
+    accepted_by: Accepted
+
+
+def doubts(
+    space: Workspace,
+    arguments: Mapping[str, Any],
+    earlier: Mapping[str, str],
+    survivors: Mapping[str, tuple[tuple[str, str], ...]],
+) -> Doubts:
+    """What a person should be asked. `survivors`: what was found out about problems, by the hash of their file.
+
+    Raises:
+        InputRefused, WorkspaceFailed: there is nothing to be asked about yet.
+    """
+    config = configuration.load(space.root, arguments)
+    kernel, data = space.kernel(config.kernel_path)
+    task = take(space, config, kernel, decode(data, space.relative(kernel)).body)
+    standing = provenance.review(space, task.files, {**earlier, **config.accepted_problems})
+    found = survivors.get(task.sha256, ())
+    return Doubts(
+        unread=provenance.unread(space, task.files) if standing == "unreviewed" else {},
+        weaknesses=tuple(one for one in found if one[0] not in config.accept_weaknesses),
+    )
+
+
+def plan(tools: Tools, arguments: Mapping[str, Any], said: Said, earlier: Mapping[str, str], watch: Watch) -> Plan:
+    """Read and check everything that can be checked without the device; a script has to be run once for that.
+
+    Args:
+        earlier: problem files that a person accepted for an earlier experiment, with their hashes.
+
+    Raises:
+        InputRefused, ProblemInvalid: what is wrong, and what to do about it.
+    """
+    space = tools.workspace
+    config = configuration.load(space.root, arguments)
+    config = config.model_copy(update={"accept_weaknesses": (*config.accept_weaknesses, *said.weaknesses)})
+    kernel, data = space.kernel(config.kernel_path)
+    shown = space.relative(kernel)
+    body = decode(data, shown).body
+    try:
+        normal, shaped = normal_form(body, shown), shape(body, shown)
+    except RecursionError as error:
+        raise InputRefused(f"{shown} is nested too deeply to be read; nothing was created.") from error
+    task = take(space, config, kernel, body)
+    device, problem, notes = _place(tools, config, kernel, task, watch)
+    infos = metrics.chosen(problem, config.workloads)
+    metric = config.target_metric or metrics.default_metric(problem)
+    metrics.check_countable(metric, infos)
+    review, accepted_by = _review(
+        space, task.files, {"kopt.yaml": config.accepted_problems, "elicitation": said.problem, "earlier": earlier}
+    )
+    if task.format == "functions" or not task.files:  # what it is stands in no file that somebody could have read
+        review, accepted_by = "unreviewed", ""
+    return Plan(config, shown, data, normal, shaped, task, problem, device, metric, notes, review, accepted_by)
+
+
+def evaluator(tools: Tools, task: Task, kernel: str, watch: Watch) -> Evaluator:
+    """Who judges and times a kernel for a task; a script does both itself."""
+    space = tools.workspace
+    test = space.relative(task.test)
+    return evaluator_for(tools.evaluator, tools.scripts, space.root, kernel, task.trust, test, task.files, watch)
+
+
+def _place(
+    tools: Tools, config: Config, kernel: Path, task: Task, watch: Watch
+) -> tuple[Device, ProblemInfo, tuple[str, ...]]:
+    """The device to run on, and the problem as it is declared for it."""
+    devices = tools.detect()
+    first = _device(devices, config.gpu, kernel)
+    shown = tools.workspace.relative(kernel)
+    try:
+        return _with_versions(tools, first), _describe(tools, task, shown, first, watch), ()
+    except ProblemInvalid as error:
+        if task.doubt and "declares no PROBLEM" in str(error):
+            raise ProblemInvalid(f"{error} It was taken for a problem file because {task.doubt}") from error
+        host = next((d for d in devices if d.platform == "cpu"), None)
+        if config.gpu != "auto" or first.platform == "cpu" or host is None:
+            raise
+        try:
+            problem = _describe(tools, task, shown, host, watch)
+        except ProblemInvalid:
+            raise error from None
+        note = f"the problem has workloads for the CPU only; running there, not on {first.name}."
+        return _with_versions(tools, host), problem, (note,)
+
+
+def _describe(tools: Tools, task: Task, kernel: str, device: Device, watch: Watch) -> ProblemInfo:
+    """The problem as it is declared for a device; a script is run for that, with the device held."""
+    judge = evaluator(tools, task, kernel, watch)
+    with task.opened(tools.workspace) as (file, sha256):
+        if task.trust == "measured":
+            return judge.describe(file, sha256, torch_name(device))
+        with tools.locks.device(device.uuid, device.name, watch):
+            return judge.describe(file, sha256, torch_name(device))
+
+
+def _with_versions(tools: Tools, device: Device) -> Device:
+    seen = tools.evaluator.torch_device(torch_name(device))
+    return device.model_copy(update={"versions": {**device.versions, **seen.versions}})
+
+
+def _device(devices: list[Device], gpu: str, kernel: Path) -> Device:
+    if gpu == "auto" and kernel.suffix in HOST_LANGUAGES:
+        gpu = "cpu"
+    fitting = [d for d in devices if gpu in ("auto", d.platform)]
+    if not fitting:
+        names = ", ".join(f"{d.name} ({d.platform})" for d in devices) or "no device at all"
+        raise InputRefused(f"gpu is {gpu!r}, but this machine shows {names}; set gpu to one of these, or to auto.")
+    return next((d for d in fitting if d.platform != "cpu"), fitting[0])
+
+
+def _review(
+    space: Workspace, files: Mapping[str, str], ways: Mapping[Accepted, Mapping[str, str]]
+) -> tuple[Review, Accepted]:
+    """Who stands for the problem, and by which way a person came to; several ways together count too."""
+    together: dict[str, str] = {}
+    for way, accepted in ways.items():
+        together |= accepted
+        found = provenance.review(space, files, together)
+        if found != "unreviewed":
+            return found, way if found == "accepted" else ""
+    return "unreviewed", ""
