@@ -46,12 +46,17 @@ def deltas(old: ast.AST, new: ast.AST, context: Context) -> Iterator[Delta]:
     if isinstance(old, ast.Call) and isinstance(new, ast.Call) and _comparable(old, new):
         yield from _call_deltas(old, new, context)
     elif isinstance(old, ast.Dict) and isinstance(new, ast.Dict):
-        was, now = ({ast.unparse(k).strip("'"): v for k, v in _items(d)} for d in (old, new))
+        was, now = (
+            {ast.unparse(k).strip("'"): v for k, v in zip(d.keys, d.values, strict=True) if k} for d in (old, new)
+        )
         yield from _keyword_deltas(was, now, context)
     elif only_wrapped(old, new) or type(old) is not type(new) or not _recursive(old, new):
         yield Delta(old, new, context)
     else:
-        yield from _field_deltas(old, new, context)
+        for (_, one), (_, other) in zip(ast.iter_fields(old), ast.iter_fields(new), strict=True):
+            for before, after in zip(one, other, strict=True) if isinstance(one, list) else [(one, other)]:
+                if isinstance(before, ast.AST) and isinstance(after, ast.AST):
+                    yield from deltas(before, after, context)
 
 
 def _comparable(old: ast.Call, new: ast.Call) -> bool:
@@ -84,10 +89,6 @@ def _call_deltas(old: ast.Call, new: ast.Call, context: Context) -> Iterator[Del
     yield from _keyword_deltas(was, now, inner)
 
 
-def _items(node: ast.Dict) -> list[tuple[ast.expr, ast.expr]]:
-    return [(key, value) for key, value in zip(node.keys, node.values, strict=True) if key is not None]
-
-
 def _keyword_deltas(was: dict[str, ast.expr], now: dict[str, ast.expr], context: Context) -> Iterator[Delta]:
     for keyword in dict.fromkeys([*was, *now]):
         before, after = was.get(keyword), now.get(keyword)
@@ -117,14 +118,6 @@ def _arguments(old: Sequence[ast.expr], new: Sequence[ast.expr], context: Contex
     here = replace(context, part="argument")
     yield from (Delta(None, a, here) for a in new if ast.dump(a) not in was)
     yield from (Delta(a, None, here) for a in old if ast.dump(a) not in now)
-
-
-def _field_deltas(old: ast.AST, new: ast.AST, context: Context) -> Iterator[Delta]:
-    for (_, one), (_, other) in zip(ast.iter_fields(old), ast.iter_fields(new), strict=True):
-        pairs = zip(one, other, strict=True) if isinstance(one, list) else [(one, other)]
-        for before, after in pairs:
-            if isinstance(before, ast.AST) and isinstance(after, ast.AST):
-                yield from deltas(before, after, context)
 
 
 def _recursive(old: ast.AST, new: ast.AST) -> bool:

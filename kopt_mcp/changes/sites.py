@@ -85,12 +85,11 @@ def parts(sites: Sequence[Site], fresh: frozenset[str], calls: Mapping[str, froz
             kind = _strongest(group)
             chief = next((k for k in STRENGTH if k in kinds and kind in BRINGS[k] and k != kind), kind)
             found.setdefault(chief, []).extend(site for site in group if site.kind == kind)
-    chosen = sorted(found, key=STRENGTH.index)
-    return tuple(Part(k, tuple(dict.fromkeys(s.text() for s in _told(k, found[k])))) for k in chosen)
-
-
-def _told(kind: ChangeKind, sites: Sequence[Site]) -> Sequence[Site]:
-    return [site for site in sites if site.kind == kind] or sites
+    chosen: list[Part] = []
+    for kind in sorted(found, key=STRENGTH.index):
+        told = [site for site in found[kind] if site.kind == kind] or found[kind]
+        chosen.append(Part(kind, tuple(dict.fromkeys(site.text() for site in told))))
+    return tuple(chosen)
 
 
 def _region(site: Site, regions: Mapping[str, int]) -> int:

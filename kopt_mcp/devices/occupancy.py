@@ -50,34 +50,20 @@ def occupancy(arch: Arch, *, threads: int, registers: int, shared_bytes: int) ->
         shared_bytes: static plus dynamic shared memory (LDS) of one block, without the driver's share.
     """
     warps = -(-threads // arch.warp_size)
+    # Vector registers per lane of a scheduler decide how many warps it holds.
+    held = arch.lane_registers // _round_up(registers, arch.register_granule) if registers else arch.warps
+    taken = _round_up(shared_bytes + arch.shared_reserved_bytes, arch.shared_granule)
+    fitting = arch.shared_bytes // taken if taken else arch.warps
     limits = {
         "warps": arch.warps // warps if threads <= BLOCK_THREADS else 0,
-        "blocks": _blocks_limit(arch, warps),
-        "registers": _register_limit(arch, warps, registers),
-        "shared_memory": _shared_limit(arch, shared_bytes),
+        # On AMD a block of one wave needs no barrier.
+        "blocks": arch.warps if arch.vendor == "amd" and warps == 1 else arch.blocks,
+        "registers": min(arch.warps, SCHEDULERS * held) // warps,
+        "shared_memory": fitting if shared_bytes <= arch.shared_block_bytes else 0,
     }
     limiter = min(limits, key=lambda name: limits[name])
     resident = limits[limiter] * warps
     return Occupancy(limits[limiter], resident, 100 * resident / arch.warps, limiter, limits)
-
-
-def _blocks_limit(arch: Arch, warps: int) -> int:
-    needs_no_barrier = arch.vendor == "amd" and warps == 1
-    return arch.warps if needs_no_barrier else arch.blocks
-
-
-def _register_limit(arch: Arch, warps: int, registers: int) -> int:
-    if registers == 0:
-        return arch.warps // warps
-    per_scheduler = arch.lane_registers // _round_up(registers, arch.register_granule)
-    return min(arch.warps, SCHEDULERS * per_scheduler) // warps
-
-
-def _shared_limit(arch: Arch, shared_bytes: int) -> int:
-    if shared_bytes > arch.shared_block_bytes:
-        return 0
-    taken = _round_up(shared_bytes + arch.shared_reserved_bytes, arch.shared_granule)
-    return arch.shared_bytes // taken if taken else arch.warps
 
 
 def waves(grid_blocks: float, resident_blocks: int, units: int) -> Waves | None:

@@ -81,7 +81,10 @@ def ideas_for(
         named = min((findings.index(name) for name in entry.when if name in findings), default=len(findings))
         return named, tiers.index(entry.tier)
 
-    return [_idea(entry, signals.device.platform) for entry in sorted(wanted, key=urgency)[:MOST_IDEAS]]
+    return [
+        Idea(id=entry.id, tier=entry.tier, text=entry.text, skill=skill_of(entry.tier, signals.device.platform))
+        for entry in sorted(wanted, key=urgency)[:MOST_IDEAS]
+    ]
 
 
 def skill_of(tier: int, platform: Platform) -> str:
@@ -97,7 +100,3 @@ def uri(skill: str) -> str:
 def all_skill_names() -> set[str]:
     """Every skill that a diagnosis can point to."""
     return {*GENERAL_SKILLS, *TIER_SKILLS.values(), *ARCH_SKILLS.values()}
-
-
-def _idea(entry: Entry, platform: Platform) -> Idea:
-    return Idea(id=entry.id, tier=entry.tier, text=entry.text, skill=skill_of(entry.tier, platform))

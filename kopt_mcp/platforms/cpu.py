@@ -31,6 +31,7 @@ def _linux(host: Host) -> Device:
     model = _field(info, "model name") or lscpu.get("Model name") or host.machine
     cores = physical_cores(info) or _cores(lscpu) or os.cpu_count()
     memory = leading_integer(_field(host.read("/proc/meminfo") or "", "MemTotal"))
+    kilohertz = leading_integer(host.read("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
     caches = _caches(host)
     limits = _limits(host)
     vectors = [flag for flag in _VECTORS if flag in (_field(info, "flags") or _field(info, "Features") or "").split()]
@@ -47,7 +48,7 @@ def _linux(host: Host) -> Device:
         l2_bytes=caches.get("L2"),
         l3_bytes=caches.get("L3"),
         clock_mhz=leading_integer(_field(info, "cpu MHz")),
-        clock_max_mhz=_max_clock(host) or leading_integer(lscpu.get("CPU max MHz")),
+        clock_max_mhz=kilohertz // 1000 if kilohertz else leading_integer(lscpu.get("CPU max MHz")),
         notes=[*notes, *limits],
     )
 
@@ -106,11 +107,6 @@ def _limits(host: Host) -> list[str]:
     memory = re.match(r"\d+", host.read("/sys/fs/cgroup/memory.max") or "")
     cpus = [f"the control group allows {int(quota[1]) / int(quota[2]):g} CPUs"] if quota else []
     return cpus + ([f"the control group allows {int(memory[0]) >> 20} MiB of memory"] if memory else [])
-
-
-def _max_clock(host: Host) -> int | None:
-    kilohertz = leading_integer(host.read("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
-    return kilohertz // 1000 if kilohertz else None
 
 
 def _uuid(model: str, cores: int | None) -> str:

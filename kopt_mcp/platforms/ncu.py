@@ -29,7 +29,8 @@ def metrics_for(arch: str) -> list[str]:
     access = [names.LOAD_SECTORS, names.LOAD_REQUESTS, names.STORE_SECTORS, names.STORE_REQUESTS]
     sectors = [names.LOAD_BYTES_PER_SECTOR, names.STORE_BYTES_PER_SECTOR]
     stalls = [names.WARP_LATENCY, *(names.STALL.format(reason) for reason in names.STALLS)]
-    capability = _capability(arch)
+    digits = re.search(r"\d+", arch)
+    capability = int(digits[0]) if digits else 0
     tensor = [metric for first, last, pipes in names.TENSOR_PIPES if first <= capability <= last for metric in pipes]
     if 90 <= capability < 100:
         tensor.append(names.WARPGROUP_MMA)
@@ -106,11 +107,6 @@ TIMED_OUT = Failure(
     "one another need --replay-mode application.",
 )
 """For a caller that had to end a run: ncu itself prints nothing then."""
-
-
-def _capability(arch: str) -> int:
-    digits = re.search(r"(\d+)", arch)
-    return int(digits[1]) if digits else 0
 
 
 def _neutral(result: Result) -> dict[str, float | None]:

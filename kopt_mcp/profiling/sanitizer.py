@@ -73,7 +73,8 @@ class Sanitizer:
             return (SanitizerRun(tool="memcheck", status="not run", why=why),)
         chosen = tuple(w.name for w in sorted(workloads, key=lambda w: w.bytes)[:WORKLOADS])
         runs = [self._run(program, "memcheck", job, chosen, watch)]
-        if runs[0].status == "passed" and _shares_memory(Path(job.candidate)):
+        kernel = Path(job.candidate)
+        if runs[0].status == "passed" and kernel.suffix == ".cu" and b"__shared__" in kernel.read_bytes():
             runs.append(self._run(program, "racecheck", job, chosen, watch))
         return tuple(runs)
 
@@ -152,7 +153,3 @@ def _why(lines: Sequence[str], answer: dict[str, Any], ran: Ran) -> str:
     if ran.failure == "timeout":
         return f"no end in time{f', while {stage}' if stage else ''}; add a smaller workload to the problem"
     return (said or ran.reason)[:200]
-
-
-def _shares_memory(kernel: Path) -> bool:
-    return kernel.suffix == ".cu" and b"__shared__" in kernel.read_bytes()

@@ -44,7 +44,8 @@ def _sass_widths(text: str, opcodes: str) -> Iterator[int]:
 
 def read_ptx(text: str) -> Instructions:
     """Of one PTX entry."""
-    loads = [*_ptx_widths(text, "ld"), *_ptx_copy_widths(text)]
+    copies = re.finditer(r"\bcp\.async\.c[ag]\.[^;]*?\]\s*,\s*\[[^\]]*\]\s*,\s*(0x[0-9a-fA-F]+|\d+)", text)
+    loads = [*_ptx_widths(text, "ld"), *(int(match[1], 0) for match in copies)]
     return Instructions(
         load_bytes=_widest(loads),
         store_bytes=_widest(_ptx_widths(text, "st")),
@@ -59,11 +60,6 @@ def _ptx_widths(text: str, opcode: str) -> Iterator[int]:
     pattern = rf"\b{opcode}\.(?:\w+\.)*?global(?:[.:]+\w+)*?(?:\.v(\d))?\.[bfsu](\d+)\b"
     for match in re.finditer(pattern, text):
         yield int(match[1] or 1) * int(match[2]) // 8
-
-
-def _ptx_copy_widths(text: str) -> Iterator[int]:
-    for match in re.finditer(r"\bcp\.async\.c[ag]\.[^;]*?\]\s*,\s*\[[^\]]*\]\s*,\s*(0x[0-9a-fA-F]+|\d+)", text):
-        yield int(match[1], 0)
 
 
 def read_amdgcn(text: str) -> Instructions:
