@@ -20,7 +20,8 @@ _M_PERTURB, _M_MMAP_MAX, _M_TRIM_THRESHOLD = -6, -4, -1
 """Parameters of glibc's mallopt: fill allocated memory with a byte, so that unwritten outputs show; take large blocks
 from the heap, and never give it back: otherwise every timed call would pay for the page faults of a fresh output."""
 _SMALLEST = float(torch.finfo(torch.float64).tiny)
-"""Half of it is denormal: zero where the processor has been told to flush those, and equal to zero too."""
+"""Added to 1, it changes nothing unless numbers are rounded upwards. Whether denormal numbers are flushed is not looked
+at: a compiler's start-up code does that where a library built with -ffast-math is loaded, as torch.compile's are."""
 _LATE_STRIDE, _LATE_MOST = 61, 8192
 """Spacing of the elements that arrive late, and about how many there are at most: too few to warm the L2."""
 
@@ -57,7 +58,7 @@ def require_own_memory(outputs: list[Lying]) -> None:
     """
     for position, lying in enumerate(outputs):
         if lying.repeats_itself():
-            text = f"output {position} has elements that share memory (shape {lying.shape}, strides {lying.strides})"
+            text = f"output {position} has elements that share memory (strides {lying.strides}); call .contiguous() on it"
             raise Structure("INCORRECT_SHAPE", text)
     if share(outputs):
         raise Structure("INCORRECT_NUMERICAL", "two outputs share memory")
@@ -176,7 +177,6 @@ def global_state() -> dict[str, Any]:
         "grad mode": torch.is_grad_enabled(),
         "torch.backends.mkldnn.enabled": torch.backends.mkldnn.enabled,
         "the float32 matmul precision": torch.get_float32_matmul_precision(),
-        "what becomes of denormal numbers": _SMALLEST / 2 > 0,
         "which way numbers are rounded": (1.0 + _SMALLEST, 1.0 - _SMALLEST),
     }
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
