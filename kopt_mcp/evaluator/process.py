@@ -144,10 +144,15 @@ class CandidateProcess:
             Fault: the candidate failed, hung, died or lied about the protocol.
         """
         self.begin(op, alone, **fields)
-        seals = self.runner.seals
-        if seals is not None and self._to_be_looked_at(op):
-            seals.require_unbroken()
-        return self.answer(op)
+        runner = self.runner
+        if runner.seals is not None and self._to_be_looked_at(op):
+            runner.seals.require_unbroken()
+        reply = self.answer(op)
+        if runner.loop is not None and op in ("forget", "warm"):
+            runner.loop.require_back()
+        if runner.loop is not None and op == "warm":
+            runner.loop.require_line()
+        return reply
 
     def begin(self, op: str, alone: bool = True, **fields: Any) -> None:
         """Send a request whose answer is awaited otherwise; see `ask`."""

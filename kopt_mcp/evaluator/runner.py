@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator import native, seals
+from kopt_mcp.evaluator import loops, native, seals
 from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed
 from kopt_mcp.evaluator.watching import Structure, keep_the_heap
@@ -40,7 +41,9 @@ def serve(channel: Channel, shared_fd: int, isolation: dict[str, str], job: dict
         if not job.get("sealed"):
             return {"isolation": isolation, "seals": []}
         try:
-            return {"isolation": isolation, "seals": seals.of_runner(made, channel, made[0].clock)}
+            standing = loops.standing(sys._getframe(1), Channel.receive.__code__)  # where the loop below waits too
+            sealed = seals.of_runner(made, channel, made[0].clock)
+            return {"isolation": isolation, "seals": sealed, "standing": standing}
         except seals.Unsealable as error:
             return {"isolation": {**isolation, "seals": f"off: {error}"}, "seals": []}
 

@@ -19,6 +19,7 @@ from kopt_mcp.evaluator.caches import Caches, copied
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed, ChannelForged, ChannelTimeout, plain
 from kopt_mcp.evaluator.clearing import remove
 from kopt_mcp.evaluator.faults import Fault
+from kopt_mcp.evaluator.loops import Loop, Standing
 from kopt_mcp.evaluator.on_device import Driver
 from kopt_mcp.evaluator.seals import Seal, Seals
 from kopt_mcp.evaluator.shared import SHARED_BYTES, SharedMemory
@@ -70,6 +71,7 @@ class Runner:
     def __init__(self, place: Place) -> None:
         self.isolation: dict[str, str] = {}
         self.seals: Seals | None = None
+        self.loop: Loop | None = None
         self._place = place
         self.folder = Path(tempfile.mkdtemp(prefix="run-", dir=place.folder))
         self.cache = self.folder / "cache"
@@ -81,6 +83,7 @@ class Runner:
         nonce = secrets.token_hex(16)
         self.pid = place.zygote.spawn(self._description(nonce), [theirs.fileno(), self.log.fd, self.shared.fd])
         place.turn.starts(self.pid)
+        self._line = os.fstat(theirs.fileno()).st_ino
         theirs.close()
         self.log.started()
         self.channel = Channel(ours, nonce, doubted=True)
@@ -107,15 +110,16 @@ class Runner:
         self._place.turn.ready(self.pid)
         if self.hidden:
             self.main_pid = [*sandbox.descendants(self.pid), self.pid][1]
-        self._seal([Seal(*seal) for seal in answer.get("seals", [])])
+        self._seal([Seal(*seal) for seal in answer.get("seals", [])], answer.get("standing"))
         return self
 
-    def _seal(self, seals: list[Seal]) -> None:
+    def _seal(self, seals: list[Seal], standing: list[int] | None) -> None:
         """Note what is in its memory now, before it knows any candidate."""
         if not seals:
             return
         try:
             self.seals = Seals(self.main_pid, seals)
+            self.loop = Loop(self.main_pid, Standing(*standing) if standing else None, self._line)
             self.isolation["seals"] = "on"
         except OSError as error:
             self.isolation["seals"] = f"off: {os.strerror(error.errno or 0)}"

@@ -191,7 +191,9 @@ def _code(name: str, code: CodeType) -> Iterator[Seal]:
     yield from _words(name, code, [code.co_consts, code.co_names])
     for values in (code.co_consts, code.co_names):
         size = values.__sizeof__() - tuple.__basicsize__
-        if values and _own(id(values) + tuple.__basicsize__, size) != struct.pack(f"@{len(values)}P", *map(id, values)):
+        if values and own_memory(id(values) + tuple.__basicsize__, size) != struct.pack(
+            f"@{len(values)}P", *map(id, values)
+        ):
             raise Unsealable("a tuple is laid out differently")
         yield Seal(f"a constant of {name}", id(values) + tuple.__basicsize__, size)
     for inner in code.co_consts:
@@ -203,12 +205,12 @@ def _dict(name: str, table: dict[str, Any]) -> Iterator[Seal]:
     """Its length, where its entries lie, and all of them."""
     if not table:
         return
-    keys = int.from_bytes(_own(id(table) + _KEYS, _WORD), sys.byteorder)
+    keys = int.from_bytes(own_memory(id(table) + _KEYS, _WORD), sys.byteorder)
     size = dict.__sizeof__(table) - object.__sizeof__({}) if keys else 0
-    length = int.from_bytes(_own(id(table) + _USED, _WORD), sys.byteorder)
+    length = int.from_bytes(own_memory(id(table) + _USED, _WORD), sys.byteorder)
     if not keys or size <= 0 or length != len(table):
         raise Unsealable(f"a dict is laid out differently: {name}")
-    memory = _own(keys, size)
+    memory = own_memory(keys, size)
     found = [memory.find(struct.pack("@PP", id(k), id(v))) for k, v in table.items()]
     if min(found) < 0:
         raise Unsealable(f"no entries of {name}")
@@ -224,8 +226,8 @@ def _instance(name: str, one: Any, slots: Sequence[str]) -> Iterator[Seal]:
 
 
 def _first_item(name: str, items: list[Any]) -> Iterator[Seal]:
-    start = int.from_bytes(_own(id(items) + _ITEMS, _WORD), sys.byteorder)
-    if _own(start, _WORD) != struct.pack("@P", id(items[0])):
+    start = int.from_bytes(own_memory(id(items) + _ITEMS, _WORD), sys.byteorder)
+    if own_memory(start, _WORD) != struct.pack("@P", id(items[0])):
         raise Unsealable("a list is laid out differently")
     yield Seal(name, id(items) + _ITEMS, _WORD)
     yield Seal(name, start, _WORD)
@@ -233,7 +235,7 @@ def _first_item(name: str, items: list[Any]) -> Iterator[Seal]:
 
 def _words(name: str, one: Any, values: Sequence[Any], start: int = _HEAD) -> Iterator[Seal]:
     """Those words of an object that point to the values: where they lie differs between versions of CPython."""
-    memory = _own(id(one), type.__sizeof__(one) if isinstance(one, type) else one.__sizeof__())
+    memory = own_memory(id(one), type.__sizeof__(one) if isinstance(one, type) else one.__sizeof__())
     wanted = {id(v) for v in values}
     places = range(start, len(memory) - len(memory) % _WORD, _WORD)
     found = {at: int.from_bytes(memory[at : at + _WORD], sys.byteorder) for at in places}
@@ -254,7 +256,7 @@ def _tracing() -> Iterator[Seal]:
 def _address_of(state: int, get: Callable[[], Any], put: Callable[[Any], None]) -> int:
     before, probe = get(), _Probe()
     put(probe)
-    memory = _own(state, _THREAD_BYTES)
+    memory = own_memory(state, _THREAD_BYTES)
     put(before)
     if (at := memory.find(struct.pack("@P", id(probe)))) < 0:
         raise Unsealable("a thread's state is laid out differently")
@@ -270,7 +272,7 @@ class _Probe:
         return None
 
 
-def _own(address: int, size: int) -> bytes:
+def own_memory(address: int, size: int) -> bytes:
     """Memory of this process, without harm where nothing is."""
     try:
         return Memory(os.getpid(), [(address, size)])()
