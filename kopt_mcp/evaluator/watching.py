@@ -58,7 +58,9 @@ def require_own_memory(outputs: list[Lying]) -> None:
     """
     for position, lying in enumerate(outputs):
         if lying.repeats_itself():
-            text = f"output {position} has elements that share memory (strides {lying.strides}); call .contiguous() on it"
+            text = (
+                f"output {position} has elements that share memory (strides {lying.strides}); call .contiguous() on it"
+            )
             raise Structure("INCORRECT_SHAPE", text)
     if share(outputs):
         raise Structure("INCORRECT_NUMERICAL", "two outputs share memory")
@@ -113,7 +115,7 @@ def late(tensors: list[torch.Tensor]) -> Callable[[], None]:
     pieces: list[tuple[torch.Tensor, torch.Tensor]] = []
     for tensor in tensors:
         if tensor.is_contiguous() and tensor.numel():
-            piece = tensor.view(-1)[:: max(_LATE_STRIDE, tensor.numel() // _LATE_MOST)]
+            piece = tensor.view(-1)[:: max(_LATE_STRIDE, tensor.numel() // _LATE_MOST | 1)]  # odd: in all columns
             pieces.append((piece, piece.clone()))
             piece.copy_(_other_values(piece))
 
