@@ -9,7 +9,7 @@ from typing import Any
 
 import fakes
 import pytest
-from fakes import Project
+from fakes import CPU, GPU, Project
 
 from kopt_mcp.edit import Edit
 from kopt_mcp.errors import (
@@ -103,6 +103,17 @@ def test_a_kernel_that_imports_its_project_is_told_that_it_is_tried_alone(projec
         "one file, away from its project, whose other files could change behind a measurement; put what it needs into "
         "the file, or install those modules, then call baseline again."
     )
+
+
+@pytest.mark.parametrize("gpu", ["auto", "cpu"])
+def test_a_gpus_language_is_refused_where_there_is_only_a_cpu(project: Project, gpu: Any) -> None:
+    (project.root / "softmax.cu").write_text("// SPEED\n")
+    project.devices = [CPU]
+    with pytest.raises(InputRefused, match=r"^softmax\.cu is written for a GPU, and Some CPU is none; nothing"):
+        project.loop.baseline("softmax.cu", gpu=gpu)
+    project.devices = [GPU, CPU]
+    with pytest.raises(InputRefused, match="fails its own problem"):  # it got as far as being tried
+        project.loop.baseline("softmax.cu")
 
 
 def test_a_kernel_that_cannot_be_timed_here_is_told_how_it_can_be_checked(project: Project) -> None:

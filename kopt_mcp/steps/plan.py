@@ -26,6 +26,7 @@ from kopt_mcp.workspace import Workspace, decode
 Accepted = Literal["", "kopt.yaml", "elicitation", "earlier"]
 """How a person accepted a problem."""
 HOST_LANGUAGES = (".c", ".cc", ".cpp")
+GPU_LANGUAGES = (".cu", ".hip")
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,13 @@ def _device(devices: list[Device], gpu: str, kernel: Path) -> Device:
     if not fitting:
         names = ", ".join(f"{d.name} ({d.platform})" for d in devices) or "no device at all"
         raise InputRefused(f"gpu is {gpu!r}, but this machine shows {names}; set gpu to one of these, or to auto.")
-    return next((d for d in fitting if d.platform != "cpu"), fitting[0])
+    found = next((d for d in fitting if d.platform != "cpu"), fitting[0])
+    if found.platform == "cpu" and kernel.suffix in GPU_LANGUAGES:
+        raise InputRefused(
+            f"{kernel.name} is written for a GPU, and {found.name} is none; nothing of it can run there; choose a machine "
+            "or a device with one."
+        )
+    return found
 
 
 def _review(
