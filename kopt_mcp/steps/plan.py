@@ -156,8 +156,8 @@ def _device(devices: list[Device], gpu: str, kernel: Path) -> Device:
     found = next((d for d in fitting if d.platform != "cpu"), fitting[0])
     if found.platform == "cpu" and kernel.suffix in GPU_LANGUAGES:
         raise InputRefused(
-            f"{kernel.name} is written for a GPU, and {found.name} is none; nothing of it can run there; choose a machine "
-            "or a device with one."
+            f"{kernel.name} is written for a GPU, and {found.name} is none; nothing of it can run there; choose a "
+            "machine or a device with one."
         )
     return found
 
