@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kopt_mcp import csource, features
 from kopt_mcp.changes import words
-from kopt_mcp.changes.sites import Site, differences, shown
+from kopt_mcp.changes.sites import Site, differences, shown, unequal
 from kopt_mcp.models import ChangeKind
 
 NAME = re.compile(r"[A-Za-z_]\w*")
@@ -100,11 +100,10 @@ def _site(old: Line | None, new: Line | None, near: str) -> Site | None:
 def _differing(old: str, new: str) -> str:
     """The words that either version has more: those of the old one, then those of the new one."""
     one, other = _words(old), _words(new)
-    codes = difflib.SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
-    changed = [code for code in codes if code[0] != "equal"]
-    return " ".join(
-        [w for _, i, j, _, _ in changed for w in one[i:j]] + [w for _, _, _, i, j in changed for w in other[i:j]]
-    )
+    stretches = unequal(one, other)
+    cut = [word for i1, i2, _, _ in stretches for word in one[i1:i2]]
+    put = [word for _, _, j1, j2 in stretches for word in other[j1:j2]]
+    return " ".join([*cut, *put])
 
 
 def _kind(differs: str, line: str) -> tuple[ChangeKind | None, str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from kopt_mcp.arguments import cut
 from kopt_mcp.models import ChangeKind
 
 STRENGTH: tuple[ChangeKind, ...] = ("arch", "algorithm", "scheduling", "numerics", "memory", "launch")
@@ -144,11 +145,7 @@ def differences(
     """
     gone: list[Line] = []
     come: list[Line] = []
-    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(
-        None, list(map(key, old)), list(map(key, new)), autojunk=False
-    ).get_opcodes():
-        if tag == "equal":
-            continue
+    for i1, i2, j1, j2 in unequal([key(line) for line in old], [key(line) for line in new]):
         rest = list(old[i1:i2])
         for line in new[j1:j2]:
             match = next((one for one in rest if alike(one, line)), None)
@@ -163,7 +160,12 @@ def differences(
     yield from ((line, None) for line in gone if not stays[key(line)])
 
 
+def unequal(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int, int]]:
+    """Where two sequences differ: begin and end of each stretch, in the old one and in the new one."""
+    codes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    return [(i1, i2, j1, j2) for tag, i1, i2, j1, j2 in codes if tag != "equal"]
+
+
 def shown(text: str) -> str:
     """On one line, cut to what fits a message."""
-    line = " ".join(text.split())
-    return line if len(line) <= 40 else f"{line[:37]}..."
+    return cut(" ".join(text.split()), 40)
