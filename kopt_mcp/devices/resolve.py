@@ -93,9 +93,9 @@ def _whole(row: Row, *notes: str) -> Spec:
         arch=row.chip.arch,
         sm_count=row.chip.units,
         memory_bytes=int(row.chip.memory_gib[0] * GIB) if len(row.chip.memory_gib) == 1 else None,
-        l2_bytes=int(row.l2_mib.value * (1 << 20)) if row.l2_mib else None,
+        l2_bytes=int(row.memory.l2_mib.value * (1 << 20)) if row.memory.l2_mib else None,
         shared_bytes=shared_bytes(row.chip.arch),
-        bandwidth_gbps=specs.peak(row.bandwidth_gbps),
+        bandwidth_gbps=specs.peak(row.memory.bandwidth_gbps),
         tflops={dtype: specs.peak(figure) for dtype, figure in specs.rates(row).items()},
         notes=(*row.notes, *notes),
     )
@@ -119,7 +119,7 @@ def _mig_slice(row: Row, profile: str, size_gb: int, sm_count: int | None) -> Sp
     if units is not None and units > row.chip.units:
         return None
     share = f"{held}/{row.mig.memory_slices} (memory slices)"
-    bandwidth = table().peak(row.bandwidth_gbps)
+    bandwidth = table().peak(row.memory.bandwidth_gbps)
     return _slice(
         _whole(row, *_slice_notes(row, profile, share, units)),
         units,

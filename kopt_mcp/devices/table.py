@@ -48,6 +48,13 @@ class Chip(Record):
         return "nvidia" if self.arch.startswith("sm_") else "amd"
 
 
+class Memory(Record):
+    """How fast a product's memory is, and how large its L2."""
+
+    bandwidth_gbps: Written
+    l2_mib: Written | None = None
+
+
 class Mig(Record):
     """How an NVIDIA GPU can be cut."""
 
@@ -62,8 +69,7 @@ class Row(Record):
     name: str
     pattern: str
     chip: Chip
-    bandwidth_gbps: Written
-    l2_mib: Written | None = None
+    memory: Memory
     tflops: dict[str, Written] = Field(default_factory=dict)
     computed: Literal["medium", "low"] | None = None
     """The confidence of rates by the formula, where none are published."""
