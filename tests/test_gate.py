@@ -13,6 +13,7 @@ from evaluating import PROBLEMS
 
 from kopt_mcp.evaluator import candidate as runner_side
 from kopt_mcp.evaluator import gate as gates
+from kopt_mcp.evaluator import queueing
 from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.gate import Gate, Sweep
@@ -225,6 +226,18 @@ def test_memory_that_cannot_be_reached_is_no_trick(made: Callable[..., Process])
     assert caught.value.status == "RUNTIME_ERROR"
 
 
+def test_a_description_that_is_none_is_a_lie(made: Callable[..., Process]) -> None:
+    class Odd(Process):
+        def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+            return {"inputs": [["nothing"]]}
+
+    process = Odd(torch.exp)
+    with pytest.raises(Fault, match="that is none") as caught:
+        opened(process, Device())
+    assert caught.value.status == "CHEATED"
+    process.close()
+
+
 def test_inputs_beyond_the_end_of_their_memory_are_a_lie(made: Callable[..., Process]) -> None:
     process = made()
 
@@ -286,7 +299,7 @@ def test_a_runner_queues_the_calls_between_the_two_words_and_says_where_the_outp
         one.tell({"value": 9})
         assert one._gate.log == [("wait", 7), ("tell", 9)]
         gate = object.__new__(Gate)
-        gate._driver = device
+        gate._driver, gate._maps = device, {}
         for x, call in zip(called, told, strict=True):
             assert torch.equal(gate._read([call])[0][0], made_by(x))
 
@@ -295,10 +308,52 @@ def named(_: Device, tensor: torch.Tensor) -> dict[str, Any]:
     return described(tensor)
 
 
-def test_where_the_device_cannot_see_the_hosts_memory_there_is_no_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kopt_mcp.evaluator import queueing
+class Library:
+    """CUDA's driver, as far as a stream needs it."""
 
-    monkeypatch.setattr(queueing.ctypes, "CDLL", lambda name: None)
-    monkeypatch.setattr(queueing, "GO_AT", 0)
-    with mmap.mmap(-1, 1 << 12) as shared, pytest.raises(OSError, match="CUDA error 801"):
-        queueing.Stream(shared, lambda address, size: 801)
+    def __init__(self, pointer: int = 0, operation: int = 0) -> None:
+        self._codes = pointer, operation
+        self.calls: list[tuple[str, int, int]] = []
+
+    def cuMemHostGetDevicePointer_v2(self, there: Any, here: Any, flags: Any) -> int:
+        there._obj.value = 1 << 40
+        return self._codes[0]
+
+    def cuStreamWaitValue32_v2(self, stream: Any, address: Any, value: Any, flags: Any) -> int:
+        self.calls.append(("wait", address.value, value.value))
+        return self._codes[1]
+
+    def cuStreamWriteValue32_v2(self, stream: Any, address: Any, value: Any, flags: Any) -> int:
+        self.calls.append(("write", address.value, value.value))
+        return self._codes[1]
+
+
+def stream(patch: pytest.MonkeyPatch, library: Library, registered: int = 0) -> queueing.Stream:
+    patch.setattr(queueing.ctypes, "CDLL", lambda name: library)
+    patch.setattr(queueing, "GO_AT", 0)
+    patch.setattr(queueing, "DONE_AT", 128)
+    patch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    return queueing.Stream(mmap.mmap(-1, 1 << 12), lambda address, size: registered)
+
+
+def test_a_stream_waits_for_one_word_and_writes_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library()
+    made = stream(monkeypatch, library)
+    made.wait(7)
+    made.tell(9)
+    assert library.calls == [("wait", 1 << 40, 7), ("write", (1 << 40) + 128, 9)]
+
+
+@pytest.mark.parametrize(
+    ("library", "registered", "words"),
+    [
+        (Library(), 801, "cudaHostRegister failed with CUDA error 801"),
+        (Library(pointer=1), 0, "cuMemHostGetDevicePointer_v2 failed with CUDA error 1"),
+        (Library(operation=801), 0, "cuStreamWaitValue32_v2 failed with CUDA error 801"),
+    ],
+)
+def test_a_device_that_cannot_see_the_hosts_memory_or_wait_for_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, library: Library, registered: int, words: str
+) -> None:
+    with pytest.raises(OSError, match=words):
+        stream(monkeypatch, library, registered).wait(1)

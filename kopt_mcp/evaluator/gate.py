@@ -74,7 +74,8 @@ class Gate:
         self._process, self._driver, self._case, self._evict = process, driver, case, evict
         self._device, self._most_s = device, _MOST_S + _PATIENCE * count * call_us * 1e-6
         self._ticket = process.runner.shared.peek(GO_AT)
-        self._opened: list[int] = []
+        self._maps: dict[bytes, tuple[int, int]] = {}
+        """Where the candidate's allocations lie here, and their sizes, by their handles: each is mapped once."""
         process.workload(case, outputs)
         described = process.ask("hold", count=count, distribution="normal", layout="contiguous")["inputs"]
         try:
@@ -87,10 +88,10 @@ class Gate:
         """Whether each call has outputs of its own; where they share them, only the last call's can be read."""
 
     def close(self) -> None:
-        """Unmap the inputs."""
-        for address in self._opened:
+        """Unmap the candidate's memory."""
+        for address, _ in self._maps.values():
             self._driver.close(address)
-        self._opened.clear()
+        self._maps.clear()
 
     def __enter__(self) -> Gate:
         return self
@@ -109,17 +110,15 @@ class Gate:
         if not described:
             return None
         wanted = described if look else []
-        mapped = [self._mapped(meta) for call in wanted for meta in call]  # ahead of time, so as to read at once
-        try:
-            with self._stopped():
-                self._fill(drawn, held=True)
-                begin = time.perf_counter()
-                self._process.runner.shared.poke(GO_AT, self._ticket)
-                us = self._over(last, begin)
-                return None if us is None else Passage(us, self._read(wanted))
-        finally:
-            for address, _ in mapped:
-                self._driver.close(address)
+        for call in wanted:
+            for meta in call:
+                self._mapped(meta)  # ahead of time, so as to read at once
+        with self._stopped():
+            self._fill(drawn, held=True)
+            begin = time.perf_counter()
+            self._process.runner.shared.poke(GO_AT, self._ticket)
+            us = self._over(last, begin)
+            return None if us is None else Passage(us, self._read(wanted))
 
     def at_once(self, seeds: list[int], look: bool) -> Passage | None:
         """The same for calls that cannot be held back: from the moment when they are asked for, the host's part too.
@@ -190,22 +189,24 @@ class Gate:
         return [[self._output(meta) for meta in call] for call in reversed(described)][::-1]
 
     def _output(self, meta: Any) -> torch.Tensor:
-        return rebuilt([on_device.read(self._driver, meta)], [meta.get("lies")], [(0, 0)])[0]
+        data = on_device.copied(self._driver, meta, *self._mapped(meta))
+        return rebuilt([data], [meta.get("lies")], [(0, 0)])[0]
 
     def _open(self, meta: Any) -> tuple[int, int]:
         """Where an input lies here, and its size."""
         address, size = self._mapped(meta)
-        self._opened.append(address)
         if meta["offset"] + meta["bytes"] > size:
             raise Fault("CHEATED", "the runner described an input beyond the end of its memory")
         return address + meta["offset"], meta["bytes"]
 
     def _mapped(self, meta: Any) -> tuple[int, int]:
         handle = on_device.checked(meta)
-        try:
-            return self._driver.open(handle)
-        except OSError as error:
-            raise Fault("RUNTIME_ERROR", f"its memory cannot be reached: {error.strerror}") from None
+        if handle not in self._maps:
+            try:
+                self._maps[handle] = self._driver.open(handle)
+            except OSError as error:
+                raise Fault("RUNTIME_ERROR", f"its memory cannot be reached: {error.strerror}") from None
+        return self._maps[handle]
 
 
 def _apart(described: list[list[Any]]) -> bool:

@@ -112,25 +112,36 @@ def read(driver: Driver, meta: dict[str, Any]) -> torch.Tensor:
         Fault: the description makes no sense, or what it describes cannot be read.
     """
     handle = checked(meta)
-    dtype = getattr(torch, meta["dtype"])
     try:
-        address, size = driver.open(handle)
+        mapped = driver.open(handle)
     except OSError as error:
         raise Fault("RUNTIME_ERROR", f"its output cannot be read: {error.strerror}") from None
     try:
-        if meta["offset"] + meta["bytes"] > size:
-            raise Fault("CHEATED", "the runner described an output beyond the end of its memory")
-        return driver.copy(address + meta["offset"], meta["bytes"]).view(dtype).view(meta["shape"])
+        return copied(driver, meta, *mapped)
     finally:
-        driver.close(address)
+        driver.close(mapped[0])
 
 
-def checked(meta: dict[str, Any]) -> bytes:
+def copied(driver: Driver, meta: dict[str, Any], address: int, size: int) -> torch.Tensor:
+    """The same of an output whose memory is mapped: `size` bytes at `address`. The description has been checked.
+
+    Raises:
+        Fault: it reaches beyond that.
+    """
+    if meta["offset"] + meta["bytes"] > size:
+        raise Fault("CHEATED", "the runner described an output beyond the end of its memory")
+    data = driver.copy(address + meta["offset"], meta["bytes"])
+    return data.view(getattr(torch, meta["dtype"])).view(meta["shape"])
+
+
+def checked(meta: Any) -> bytes:
     """The handle, if the description of a piece of memory makes sense.
 
     Raises:
         Fault: it does not.
     """
+    if not isinstance(meta, dict):
+        raise Fault("CHEATED", "the runner described an output that is none")
     sizes = is_sizes(meta.get("shape")) and is_size(meta.get("bytes")) and is_size(meta.get("offset"))
     dtype = getattr(torch, meta["dtype"], None) if isinstance(meta.get("dtype"), str) else None
     try:

@@ -13,6 +13,9 @@ from kopt_mcp.evaluator.shared import INPUTS_AT
 GO_AT, DONE_AT = INPUTS_AT, INPUTS_AT + 128
 """Where the two words lie; no inputs are there on a GPU."""
 
+_BYTES = 4096
+"""A page, which is the least that can be made visible to the device."""
+
 
 class Stream:
     """The runner's side: makes the current stream wait for one word, and write another."""
@@ -24,10 +27,11 @@ class Stream:
             OSError: it cannot be.
         """
         self._cuda = ctypes.CDLL("libcuda.so.1")
-        start = ctypes.addressof(ctypes.c_char.from_buffer(shared))
-        self._go, self._done = start + GO_AT, start + DONE_AT
-        if (code := (register or _register)(self._go, 4096)) != 0:
+        here = ctypes.addressof(ctypes.c_char.from_buffer(shared)) + GO_AT
+        if (code := (register or _register)(here, _BYTES)) != 0:
             raise OSError(code, f"cudaHostRegister failed with CUDA error {code}")
+        self._go = self._seen_by_the_device(here)
+        self._done = self._go + DONE_AT - GO_AT
 
     def wait(self, ticket: int) -> None:
         """What is queued after this waits until the word holds `ticket` or more."""
@@ -36,6 +40,13 @@ class Stream:
     def tell(self, value: int) -> None:
         """What has been queued before this is over once the other word holds `value`."""
         self._call("cuStreamWriteValue32_v2", self._done, value)
+
+    def _seen_by_the_device(self, here: int) -> int:
+        there = ctypes.c_uint64()
+        code = self._cuda.cuMemHostGetDevicePointer_v2(ctypes.byref(there), ctypes.c_void_p(here), ctypes.c_uint(0))
+        if code != 0:
+            raise OSError(code, f"cuMemHostGetDevicePointer_v2 failed with CUDA error {code}")
+        return there.value
 
     def _call(self, name: str, address: int, value: int) -> None:
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
