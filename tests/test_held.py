@@ -100,6 +100,12 @@ def test_an_output_that_may_not_be_read_is_asked_for(place: Place) -> None:
     assert process.isolation["snapshots"] == "off: Operation not permitted"
 
 
+def test_outputs_may_be_pieces_of_one_buffer_that_lie_between_each_other(place: Place) -> None:
+    made, _ = timed(place, "both = torch.cat([x, -x], 1); return both.chunk(2, 1)")
+    assert made.outputs is not None
+    assert torch.equal(made.outputs[0], -made.outputs[1])
+
+
 def test_a_candidate_that_keeps_its_memory_to_itself_is_not_asked(place: Place) -> None:
     def refuse(pid: int, address: int, size: int) -> torch.Tensor:
         if pid == place.zygote.pid:

@@ -3,7 +3,6 @@
 import torch
 
 PROBLEM = "two_sides"
-TIMED = True
 
 
 def two_sides(x):

@@ -17,7 +17,7 @@ PROBLEM = Problem(
     name="two-sides",
     reference=reference,
     inputs=inputs,
-    workloads=[Workload({"rows": 64, "cols": 1000}), Workload({"rows": 5, "cols": 129}, timed=False)],
+    workloads=[Workload({"rows": 400, "cols": 1000}), Workload({"rows": 5, "cols": 129}, timed=False)],
     bytes="3 * rows * cols * itemsize",
     flops="2 * rows * cols",
     bound="memory",
