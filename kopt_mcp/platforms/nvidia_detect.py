@@ -69,26 +69,23 @@ def detect(host: Host) -> Found:
 
 
 def query_gpus(run: Run, program: str = "nvidia-smi") -> tuple[list[Query], Ran]:
-    """One record a GPU, in PCI order. A field that this driver does not know is replaced or left out."""
-    fields = list(_FIELDS)
+    """One record a GPU, in PCI order. A field that this driver does not know is asked by its older name or left out.
+
+    `[N/A]` and its kin are None; lines that are no record are skipped.
+    """
+    names = {name: name for name in _FIELDS}
     ran = Ran(failure="missing")
     for _ in range(2 * len(_FIELDS)):
-        ran = run([program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
+        ran = run([program, f"--query-gpu={','.join(names.values())}", "--format=csv,noheader,nounits"])
         refused = re.search(r'Field "([^"]+)" is not a valid field', ran.stdout + ran.stderr)
-        if not refused or refused[1] not in fields:
+        field = next((field for field, name in names.items() if refused and name == refused[1]), None)
+        if field is None:
             break
-        at = fields.index(refused[1])
-        fields[at : at + 1] = [_OLDER_FIELD[refused[1]]] if refused[1] in _OLDER_FIELD else []
-    return parse_query(ran.stdout, fields), ran
-
-
-def parse_query(text: str, fields: list[str]) -> list[Query]:
-    """Records of a `--format=csv,noheader,nounits` answer; `[N/A]` and its kin are None, other lines are skipped."""
-    newest = {older: newer for newer, older in _OLDER_FIELD.items()}
-    keys = [newest.get(key, key) for key in fields]
-    rows = [row for row in csv.reader(text.splitlines(), skipinitialspace=True) if len(row) == len(fields)]
-    records = [dict(zip(keys, map(_told, row), strict=True)) for row in rows]
-    return [{**dict.fromkeys(_FIELDS), **record} for record in records if record.get("uuid")]
+        if older := _OLDER_FIELD.get(names.pop(field)):
+            names[field] = older
+    rows = csv.reader(ran.stdout.splitlines(), skipinitialspace=True)
+    records = [dict(zip(names, map(_told, row), strict=True)) for row in rows if len(row) == len(names)]
+    return [{**dict.fromkeys(_FIELDS), **record} for record in records if record.get("uuid")], ran
 
 
 def _xml(text: str) -> Element:

@@ -94,7 +94,7 @@ class Compiler:
 
 
 def static_profile_json(
-    kernel: Path, problem: Path, target: str, python: str, *, workload: str | None = None, timeout_s: float = 120
+    kernel: Path, problem: Path, target: str, python: str, *, workload: str | None = None
 ) -> list[StaticKernel]:
     """What the compiler says of a kernel for `target`, called with the arguments of a problem's GPU workload.
 
@@ -104,7 +104,6 @@ def static_profile_json(
         target: `sm_90`, `gfx942`, ...
         python: the user's interpreter; the problem is loaded there, never here.
         workload: the problem's first one for a GPU when left out.
-        timeout_s: seconds for the compile; loading the problem has a minute of its own.
 
     Raises:
         InputRefused: the problem does not load, or see `kopt_mcp.static.static_profile`.
@@ -118,7 +117,7 @@ def static_profile_json(
             raise InputRefused(f"{problem} cannot be read: {error.strerror}. Give the path of a test file.") from error
         job = TargetJob("arguments", str(problem.resolve()), digest, "cuda:0", workload=workload, timeout_s=DESCRIBE_S)
         entry, arguments = described_arguments(job, python, launch, Watch())
-    return static_profile(kernel, entry=entry, arguments=arguments, target=target, python=python, timeout_s=timeout_s)
+    return static_profile(kernel, entry=entry, arguments=arguments, target=target, python=python)
 
 
 def described_arguments(job: TargetJob, python: str, launch: Launch, watch: Watch) -> tuple[str, list[Any]]:
