@@ -151,12 +151,6 @@ def test_an_mi250x_is_graded_by_the_die_and_not_by_the_card() -> None:
     assert spec.tflops["fp16"].value == pytest.approx(383 / 2, rel=0.01)
 
 
-def test_hip_counts_rdna_in_pairs_of_compute_units() -> None:
-    spec = resolve("AMD Radeon RX 7900 XTX", arch="gfx1100", memory_bytes=24 * GIB, sm_count=48)
-    assert spec is not None
-    assert spec.sm_count == 96
-
-
 def test_a_mig_instance_gets_its_share_of_memory_slices_and_sms() -> None:
     spec = resolve("NVIDIA H200 MIG 1g.18gb", arch="sm_90", sm_count=16)
     assert spec is not None

@@ -93,10 +93,7 @@ class Row(Record):
 
     def counted(self, units: int | None) -> bool:
         """Whether a device that reports so many SMs or CUs may be this product; an unknown count may."""
-        if units is None or units == self.chip.units:
-            return True
-        # HIP counts RDNA in workgroup processors of two CUs each, rocminfo in CUs.
-        return self.chip.arch.startswith("gfx1") and 2 * units == self.chip.units
+        return units in (None, self.chip.units)
 
 
 class Architecture(Record):
