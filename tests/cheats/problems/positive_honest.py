@@ -1,0 +1,5 @@
+"""The incumbent."""
+
+
+def positive(x):
+    return x > 0
