@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
     call = commands.add_parser("call", help="call one tool, as an agent would, on the same journal")
     call.add_argument(
-        "tool", help="detect_gpu, baseline, profile, diagnose, apply_patch, verify, benchmark, decide, log"
+        "tool", nargs="?", default=None, help="its name; without one, all nine are described with their arguments"
     )
     call.add_argument(
         "arguments", nargs="?", default="{}", help='a JSON object, e.g. \'{"experiment": "softmax-cpu-1"}\''
@@ -145,8 +145,11 @@ def _serve(options: argparse.Namespace) -> int:
 def _call(options: argparse.Namespace) -> int:
     import anyio
 
-    from kopt_mcp.server import call_tool
+    from kopt_mcp.server import call_tool, describe
 
+    if options.tool is None:
+        print(anyio.run(describe, _project(options)))
+        return 0
     example = """give an object such as '{"experiment": "softmax-cpu-1"}'."""
     try:
         arguments = json.loads(options.arguments)

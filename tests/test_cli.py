@@ -66,6 +66,17 @@ def test_a_tool_called_from_a_shell_answers_or_refuses_as_over_mcp(run, tmp_path
     assert run("--root", str(tmp_path), "call", "log", "[1]")[2].startswith("the arguments are [1], which names none;")
 
 
+def test_the_tools_are_described_to_a_shell_as_to_a_client(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    status, out, _ = run("call", "--root", str(tmp_path))
+    assert (status, len(re.findall(r"^\w+: ", out, re.MULTILINE))) == (0, 9)
+    assert "\nverify: Check whether the candidate is right; a wrong one is taken back at once. " in out
+    assert (
+        "\n  experiment* (string): The handle from baseline.\n  sanitize (boolean): Also run compute-sanitizer.\n"
+        in out
+    )
+    assert "\n  gpu (auto|nvidia|amd|cpu): Default auto.\n" in out
+
+
 def test_the_project_is_named_before_a_command_or_after_it_and_must_be_there(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     none = f"{tmp_path} has no experiment; an agent's first call of baseline begins one.\n"
     for words in (("log",), ("log", "--verify")):

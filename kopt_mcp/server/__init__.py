@@ -21,7 +21,7 @@ from typing import Any
 import anyio
 from mcp import Client
 from mcp.server import MCPServer
-from mcp.types import TextContent
+from mcp.types import TextContent, Tool
 
 from kopt_mcp import __version__
 from kopt_mcp.server import pictures, prompts, resources
@@ -29,7 +29,7 @@ from kopt_mcp.server.place import App, Workplace
 from kopt_mcp.server.skills_extension import Skills
 from kopt_mcp.server.tools import HINTS, all_tools
 
-__all__ = ["INSTRUCTIONS", "Workplace", "call_tool", "create_server"]
+__all__ = ["INSTRUCTIONS", "Workplace", "call_tool", "create_server", "describe"]
 
 MOST_STEPS = 32
 INSTRUCTIONS = """\
@@ -75,6 +75,20 @@ def create_server(place: Workplace, *, ask_before_patch: bool = False, most_step
     pictures.register(server, place, pictures.Pictures(place.root))
     prompts.register(server, place)
     return server
+
+
+async def describe(place: Workplace) -> str:
+    """What a client is told of the tools, for people: each with its arguments, a star at those that must be given."""
+    return "\n\n".join(_described(tool) for tool in await create_server(place).list_tools())
+
+
+def _described(tool: Tool) -> str:
+    lines = [f"{tool.name}: {tool.description}"]
+    for name, about in tool.input_schema["properties"].items():
+        kind = "|".join(about["enum"]) if "enum" in about else about.get("type", "")
+        star = "*" if name in tool.input_schema.get("required", ()) else ""
+        lines.append(f"  {name}{star} ({kind}): {about.get('description', '')}")
+    return "\n".join(lines)
 
 
 async def call_tool(place: Workplace, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
