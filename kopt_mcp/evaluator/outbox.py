@@ -58,7 +58,7 @@ class Outbox:
             if offset + size > len(self._shared):
                 raise Structure("INCORRECT_SHAPE", f"the outputs are larger than expected ({offset + size} bytes)")
             meta = {"shape": list(tensor.shape), "dtype": dtype_name(tensor), "offset": offset, "bytes": size}
-            view(self._shared, meta).copy_(tensor)
+            as_it_is(view(self._shared, meta)).copy_(as_it_is(tensor))
             stored.append(meta)
             offset += -(-size // 64) * 64
         if self._device != "cpu":
@@ -88,6 +88,11 @@ def view(shared: mmap.mmap, meta: dict[str, Any]) -> torch.Tensor:
         return torch.empty(meta["shape"], dtype=dtype)
     flat = torch.frombuffer(shared, dtype=torch.uint8, count=meta["bytes"], offset=meta["offset"])
     return flat.view(dtype).view(meta["shape"])
+
+
+def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory under a type that is copied bit by bit: of truth values torch would make ones and zeros."""
+    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
 def dtype_name(tensor: torch.Tensor) -> str:

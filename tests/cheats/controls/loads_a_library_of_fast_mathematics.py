@@ -1,4 +1,4 @@
-"""Builds a library with -ffast-math at its first call; some compilers have it flush denormal numbers as it is loaded."""
+"""Builds a library with -ffast-math at its first call; some compilers have it flush denormal numbers then."""
 
 import ctypes
 import os
