@@ -15,10 +15,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+import evaluating  # noqa: E402
 from evaluating import Case, case, caught, run_all  # noqa: E402
 
 from kopt_mcp.evaluator.records import Evaluation, Job  # noqa: E402
 
+FALSE_SPEED = 1.1
+"""The honest kernel beside most of these is the very same one: what is more than noise is a false speed."""
 HERE = Path(__file__).parent / "cheats"
 PROBLEMS = {name: ROOT / "skills" / "kernels" / name / f"test_{name}.py" for name in ("softmax", "gemm")}
 CHECKED = ("5x2-fp32", "37x1021-fp32", "9x513-fp16", "4096x4096-fp32")
@@ -82,6 +85,7 @@ def main(target: str, names: list[str]) -> int:
     """Run all, or those that are named; the number of wrong verdicts that are not known already."""
     import tempfile
 
+    evaluating.FALSE_SPEED = FALSE_SPEED
     evaluator = Evaluating(Path(tempfile.mkdtemp(prefix="kopt-")))
     try:
         return run_all([*CONTROLS, *CASES], lambda trick: verdict(evaluator, trick), Path(target), names)
@@ -114,8 +118,9 @@ def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluating]:
 
 @pytest.mark.parametrize("trick", CASES, ids=lambda c: c.name)
 def test_a_trick_gets_neither_a_false_pass_nor_a_false_speed(
-    evaluator: Evaluating, trick: Case, request: pytest.FixtureRequest
+    evaluator: Evaluating, trick: Case, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(evaluating, "FALSE_SPEED", FALSE_SPEED)
     if trick.open:
         request.applymarker(pytest.mark.xfail(reason=trick.open, strict=False))
     result = verdict(evaluator, trick)
