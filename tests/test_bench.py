@@ -11,7 +11,7 @@ from evaluating import PROBLEMS
 
 from kopt_mcp.evaluator import bench
 from kopt_mcp.evaluator.answers import checked
-from kopt_mcp.evaluator.arms import Arm
+from kopt_mcp.evaluator.arms import Arm, Timed
 from kopt_mcp.evaluator.bench import WorkloadBench
 from kopt_mcp.evaluator.claimed import Claimed
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
@@ -203,6 +203,45 @@ def test_a_kernel_that_takes_a_short_cut_in_timed_calls_is_wrong_on_other_values
     work = benched(unsafe, problem=overflowing)
     with pytest.raises(Fault, match="the output of a timed call is wrong"):
         work.warm_up()
+
+
+class Looking:
+    """An audit that has one call of the candidate's compared, with the output that the test wants."""
+
+    note = "all of it is seen"
+
+    def __init__(self, output: Callable[[int], torch.Tensor]) -> None:
+        self.output = output
+
+    def look(self, arms: Any, outputs: list[dict[str, Any]], blame: Any) -> list[Timed]:
+        assert outputs[0]["dtype"] == "float32"
+        with blame(arms[1]):
+            return [Timed(5.0, 50.0, 77, [self.output(77)])]
+
+
+def audited(output: Callable[[int], torch.Tensor]) -> tuple[WorkloadBench, WorkloadResult]:
+    work = benched(Claiming(5.0), Claiming(10.0))
+    work._audit = Looking(output)  # type: ignore[assignment]
+    work.warm_up()
+    work.block()
+    return work, work.finish()
+
+
+def test_calls_that_passed_an_audit_are_compared_and_its_note_names_the_workload() -> None:
+    case = PROBLEM.case(PROBLEM.workloads[0])
+    work, result = audited(lambda s: torch.softmax(draw(case.inputs, case.literals, s, "cpu").args[0], dim=-1))
+    assert result.status == "PASSED"
+    assert work.note == f"{PROBLEM.workloads[0].name}: all of it is seen"
+    with pytest.raises(Fault, match="the output of a timed call is wrong"):
+        audited(lambda s: torch.zeros_like(draw(case.inputs, case.literals, s, "cpu").args[0]))
+
+
+def test_what_goes_wrong_with_the_incumbent_in_an_audit_is_its_own_fault() -> None:
+    def gone(seed: int) -> torch.Tensor:
+        raise Fault("RUNTIME_ERROR", "gone")
+
+    with pytest.raises(IncumbentFault, match="gone"):
+        audited(gone)
 
 
 def test_workloads_are_combined_by_their_geometric_mean() -> None:
