@@ -13,6 +13,7 @@ from tasks import Task, load, written
 
 from kopt_mcp.errors import ProblemInvalid
 from kopt_mcp.evaluator.client import LocalEvaluator
+from kopt_mcp.evaluator.generated import drawn
 from kopt_mcp.problem import ProblemError, Spec
 from kopt_mcp.problems import Recognition, kernelbench, recognise
 from kopt_mcp.problems.loaders.exact import spread
@@ -154,6 +155,16 @@ def test_what_rand_draws_becomes_a_recipe_and_all_else_is_drawn_by_the_problem(t
     assert specs[1].args == {"low": 2, "high": 7}
     assert [s.shape for s in specs] == [(3, 4), (3,), (5,), (3, 4), (4, 4)]
     assert problem.certain == ()  # the lower triangle's upper half need not be read
+
+
+def test_inputs_of_one_problem_in_two_types_are_drawn_in_the_type_of_each(tmp_path: Path) -> None:
+    text = SOFTMAX.replace("torch.randn(rows, cols)", "torch.randn(rows, cols).exp()")
+    path = written(tmp_path, {"9_x.py": text}) / "9_x.py"
+    wide, narrow = load(path), load(path, dtype="float16")
+    for problem, dtype in ((wide, torch.float32), (narrow, torch.float16)):
+        (spec, *_) = problem.case(problem.workloads[0]).inputs
+        assert isinstance(spec, Spec)
+        assert drawn(int(spec.args["key"]), 1, "cpu")[0].dtype == dtype
 
 
 def test_bytes_operations_and_the_longest_sum_are_counted_on_shapes(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def register_inputs(source: str, constants: Mapping[str, Any], task: Mapping[str, Any], dtype: str) -> int:
     """Have inputs of one size drawn by `get_inputs()`, its floating tensors in `dtype`; the key that they get."""
-    key = key_of("kernelbench", source, repr(sorted(constants.items())))
+    key = key_of("kernelbench", dtype, source, repr(sorted(constants.items())))
     register(key, lambda seed: _cast(list(task["get_inputs"]()), getattr(torch, dtype)))
     return key
 
