@@ -220,7 +220,8 @@ class _Call:
         self._process, self._pid = process, process.runner.pid
         self._strays = process.turn.freeze(self._pid)
         self.places: list[tuple[int, int]] = []
-        self._glance, self._pieces = Glance(), list[Piece]()
+        self._glance = Glance()
+        self._pieces: list[Piece] | None = None
 
     def go(self, glance: Callable[[], None] | None) -> float:
         """Let it run, and return how long it took, in microseconds; with `glance` it is stopped again at once."""
@@ -267,10 +268,10 @@ class _Call:
                 raise Fault("CHEATED", "the candidate's process keeps its memory from being read") from None
             self._process.isolation["snapshots"] = f"off: {os.strerror(error.errno or 0)}"
             return None
+        if self._pieces is None:
+            raise Fault("CHEATED", "an output could not be read when the timed call had said that it was done")
         if not all(piece.is_in(found) for piece in self._pieces):
-            raise Fault(
-                "CHEATED", "an output changed after the timed call had said that it was done, or with its input"
-            )
+            raise Fault("CHEATED", "an output changed after the timed call had said it was done, or with its input")
         return found
 
 

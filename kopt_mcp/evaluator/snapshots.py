@@ -75,8 +75,8 @@ class Glance:
         self._fractions = [_RANDOM.random() for _ in range(_PIECES)]
         self._copy = ctypes.create_string_buffer(_PIECES * _PIECE_BYTES)
 
-    def __call__(self, pid: int, places: list[tuple[int, int]]) -> list[Piece]:
-        """What a process holds now at random points of its outputs, by one system call; none where that fails."""
+    def __call__(self, pid: int, places: list[tuple[int, int]]) -> list[Piece] | None:
+        """What a process holds now at random points of its outputs, by one system call; None where that fails."""
         spots: list[tuple[int, int, int]] = []
         ranges = array("Q")
         for number, fraction in enumerate(self._fractions if places else ()):
@@ -93,9 +93,9 @@ class Glance:
                 pid, ctypes.byref(here), 1, ctypes.c_void_p(ranges.buffer_info()[0]), len(spots), 0
             )
         except AttributeError:
-            return []
+            return None
         if done != total:
-            return []
+            return None
         pieces, start = [], 0
         for output, offset, length in spots:
             pieces.append(Piece(output, offset, self._copy.raw[start : start + length]))
