@@ -68,11 +68,11 @@ def parse(stdout: str, code: int) -> Report:
         return Report("INCONCLUSIVE", f"the script printed more than {LONGEST} characters; no report is looked for")
     try:
         report = _only_report(stdout)
+        claims = _claims(report)
     except Unusable as error:
         if code != 0:
             return Report("RUNTIME_ERROR", f"the script exited with code {code}, and {error}")
         return Report("INCONCLUSIVE", f"the script exited with code 0, but {error}")
-    claims = _claims(report)
     said = f"the script says {claims[0][0]}"
     kernel = report["kernel"] if isinstance(report.get("kernel"), str) else ""
     if wrong := [text for text, right in claims if not right]:
@@ -92,11 +92,6 @@ def _only_report(stdout: str) -> dict[str, Any]:
         raise Unusable(f"printed no JSON object with {' or '.join(VERDICTS)} at the beginning of a line")
     if len(reports) > 1:
         raise Unusable(f"printed {len(reports)} reports; which is the script's own cannot be told")
-    for place in [reports[0], *_benchmarks(reports[0])]:
-        if "correctness" in place and not isinstance(place["correctness"], bool):
-            raise Unusable(f"correctness is {repr(place['correctness'])[:40]}; expected true or false")
-        if "status" in place and str(place["status"]).lower() not in ("pass", "fail"):
-            raise Unusable(f"status is {repr(place['status'])[:40]}; expected 'pass' or 'fail'")
     return reports[0]
 
 
@@ -124,12 +119,18 @@ def _objects(stdout: str) -> Iterator[dict[str, Any]]:
 def _claims(report: Mapping[str, Any]) -> list[tuple[str, bool]]:
     """Every verdict in a report, in words, and whether it is a good one."""
     claims = []
-    items = enumerate(_benchmarks(report), 1)
-    for place, where in [(report, ""), *((item, f" at {_name_of(item, number)}") for number, item in items)]:
+    inner = [(item, f" at {_name_of(item, number)}") for number, item in enumerate(_benchmarks(report), 1)]
+    for place, where in [(report, ""), *inner]:
         if "correctness" in place:
-            claims.append((f"correctness is {str(place['correctness']).lower()}{where}", place["correctness"] is True))
+            right = place["correctness"]
+            if not isinstance(right, bool):
+                raise Unusable(f"correctness is {repr(right)[:40]}; expected true or false")
+            claims.append((f"correctness is {str(right).lower()}{where}", right))
         if "status" in place:
-            claims.append((f"status is {place['status']!r}{where}", str(place["status"]).lower() == "pass"))
+            status = place["status"]
+            if str(status).lower() not in ("pass", "fail"):
+                raise Unusable(f"status is {repr(status)[:40]}; expected 'pass' or 'fail'")
+            claims.append((f"status is {status!r}{where}", str(status).lower() == "pass"))
     return claims
 
 
