@@ -154,6 +154,18 @@ def test_what_is_put_in_the_place_of_our_code_is_seen(
     assert (caught.status, "in the evaluator's own code" in caught.detail) == ("CHEATED", True)
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="there is no sys.monitoring")
+def test_a_tool_that_is_told_of_every_call_is_seen(inside: Inside) -> None:
+    monitoring: Any = getattr(sys, "monitoring", None)
+    tool = next(number for number in range(6) if monitoring.get_tool(number) is None)
+    monitoring.use_tool_id(tool, "a tool")
+    try:
+        with pytest.raises(Fault, match="the tools that are told of every call"):
+            inside.seals.require_unbroken()
+    finally:
+        monitoring.free_tool_id(tool)
+
+
 def test_a_constant_that_is_changed_in_memory_is_seen(inside: Inside) -> None:
     constants, other = timing.EventClock.sample.__code__.co_consts, 850.5
     item = ctypes.c_void_p.from_address(id(constants) + tuple.__basicsize__ + 8 * constants.index(1000))

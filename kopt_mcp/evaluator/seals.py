@@ -11,6 +11,7 @@ What this does not see: machine code that was rewritten, and work done beside co
 from __future__ import annotations
 
 import builtins
+import contextlib
 import ctypes
 import errno
 import gc
@@ -149,7 +150,7 @@ def of_runner(items: list[Any], channel: Any, clock: Any) -> list[Seal]:
     seals += _instance("the candidate's call", items[0], ("device", "_shared", "_outbox", "_made_clock", "_operators"))
     seals += _instance("the channel", channel, ("_sock", "_nonce"))
     seals += _instance("the clock", clock, tuple(type(clock).__slots__))
-    return [*seals, *_first_item("the candidate's call", items), *_tracing()]
+    return [*seals, *_first_item("the candidate's call", items), *_tracing(), *_monitoring()]
 
 
 def _value(name: str, value: Any) -> Iterator[Seal]:
@@ -263,8 +264,42 @@ def _address_of(state: int, get: Callable[[], Any], put: Callable[[Any], None]) 
     return state + at
 
 
-_THREAD_BYTES = 512
-"""Of a thread's state, what is looked through."""
+_THREAD_BYTES, _INTERPRETER_BYTES, _PAGE = 512, 1 << 20, 4096
+"""Of a thread's state, and of the interpreter's, what is looked through."""
+
+
+def _monitoring() -> Iterator[Seal]:
+    """Where the names of tools are kept that are told of every call (sys.monitoring, from CPython 3.12)."""
+    monitoring: Any = getattr(sys, "monitoring", None)
+    if monitoring is None:
+        return
+    free = next(tool for tool in range(_TOOLS) if monitoring.get_tool(tool) is None)
+    name = "".join(("a name of ", "our own"))
+    current = ctypes.pythonapi.PyInterpreterState_Get
+    current.restype = ctypes.c_void_p
+    state = int(current())
+    monitoring.use_tool_id(free, name)
+    memory = _readable(state, _INTERPRETER_BYTES)
+    monitoring.free_tool_id(free)
+    at = memory.find(struct.pack("@P", id(name)))
+    if at < 0:
+        raise Unsealable("the interpreter's state is laid out differently")
+    yield Seal("the tools that are told of every call", state + at - free * _WORD, _TOOLS * _WORD)
+
+
+_TOOLS = 6
+"""How many tools there may be."""
+
+
+def _readable(address: int, most: int) -> bytes:
+    """Memory of this process, as far as there is some."""
+    memory = b""
+    end = address + _PAGE - address % _PAGE
+    with contextlib.suppress(Unsealable):
+        while len(memory) < most:
+            memory += own_memory(address + len(memory), end - address - len(memory))
+            end += 16 * _PAGE
+    return memory
 
 
 class _Probe:
