@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -227,6 +228,19 @@ def test_whatever_lies_in_a_folder_is_recognised_or_refused_and_never_crashes_or
                 assert found.format in problems.FORMATS
                 assert set(found.files) <= set(folder.iterdir()), "a task is made of files that are there"
                 json.dumps(dict(found.options))
+
+
+def test_every_format_has_its_modules_and_its_page() -> None:
+    package, pages = problems.__name__, Path(__file__).parents[1] / "docs" / "formats"
+    for name in problems.FORMATS:
+        module = importlib.import_module(f"{package}.{name}")
+        assert isinstance(module.EXPECTED, str)
+        assert callable(module.recognise)
+        assert name == "problem" or (pages / f"{name}.md").is_file()
+        assert f"`{name}`" in (pages / "README.md").read_text(encoding="utf-8")
+    for name in problems.LOADED:
+        assert callable(importlib.import_module(f"{package}.loaders.{name}").load)
+    assert set(problems.LOADED) == {*problems.FORMATS, "functions"} - {"problem", "script"}
 
 
 def test_recognising_loads_neither_torch_nor_yaml_nor_the_task(tmp_path: Path) -> None:
