@@ -10,10 +10,10 @@ from test_seals import HONEST, PROBLEM, SAMPLE
 from kopt_mcp.evaluator import loops
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.loops import Loop, Standing, standing
+from kopt_mcp.evaluator.peeking import own_memory
 from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs
 from kopt_mcp.evaluator.runners import Place
-from kopt_mcp.evaluator.seals import own_memory
 from kopt_mcp.evaluator.zygote import Zygote
 
 

@@ -14,15 +14,16 @@ import pytest
 import torch
 from evaluating import PROBLEMS
 
-from kopt_mcp.evaluator import candidate, runner, seals, timing  # noqa: F401 - what a runner has loaded
+from kopt_mcp.evaluator import candidate, peeking, runner, sealing, timing  # noqa: F401 - what a runner has loaded
 from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.channel import Channel
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.harness import load_problem
+from kopt_mcp.evaluator.peeking import Piece, Read
 from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs
 from kopt_mcp.evaluator.runners import Place
-from kopt_mcp.evaluator.seals import Piece, Read, Seal, Seals
+from kopt_mcp.evaluator.seals import Seal, Seals
 from kopt_mcp.evaluator.timing import WallClock
 from kopt_mcp.evaluator.zygote import Zygote
 from kopt_mcp.problem import Problem
@@ -38,7 +39,7 @@ class Inside:
         self.channel = Channel(ours, "a nonce")
         self.items: list[Any] = [Candidate("cpu", 1 << 12, None)]  # type: ignore[arg-type]
         self.clock = self.items[0].clock
-        self.seals = Seals(os.getpid(), seals.of_runner(self.items, self.channel, self.clock))
+        self.seals = Seals(os.getpid(), sealing.of_runner(self.items, self.channel, self.clock))
 
     def close(self) -> None:
         self.channel.close()
@@ -228,9 +229,9 @@ def test_memory_that_is_gone_is_a_trick_and_a_process_that_is_gone_is_none() -> 
 
 
 def test_objects_that_lie_otherwise_than_known_are_not_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seals, "_KEYS", 24)
-    with pytest.raises(seals.Unsealable):
-        seals.of_modules([timing], {})
+    monkeypatch.setattr(sealing, "_KEYS", 24)
+    with pytest.raises(peeking.Unreadable):
+        sealing.of_modules([timing], {})
 
 
 @pytest.fixture(scope="module")
@@ -286,7 +287,7 @@ def test_memory_that_may_not_be_read_is_told(place: Place, monkeypatch: pytest.M
     def refuse(self: object, pid: int, pieces: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
-    monkeypatch.setattr(seals.Memory, "__init__", refuse)
+    monkeypatch.setattr(peeking.Memory, "__init__", refuse)
     assert sampled(place, PATCHES)["seals"] == "off: Operation not permitted"
 
 

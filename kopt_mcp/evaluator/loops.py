@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.seals import Memory, Unsealable, own_memory
+from kopt_mcp.evaluator.peeking import Memory, Unreadable, own_memory
 
 _WORD = 8
 _HEAD_BYTES = 64
@@ -44,7 +44,7 @@ def standing(frame: FrameType, waiting: CodeType) -> Standing | None:
         address = int.from_bytes(memory[at : at + _WORD], sys.byteorder)
         try:
             found = own_memory(address, _HEAD_BYTES).find(code) if address % _WORD == 0 else -1
-        except Unsealable:
+        except Unreadable:
             continue  # no pointer
         if found >= 0 and found % _WORD == 0:
             return Standing(address + found, id(waiting))

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator import loops, native, seals
+from kopt_mcp.evaluator import loops, native, sealing
 from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed
+from kopt_mcp.evaluator.peeking import Unreadable
 from kopt_mcp.evaluator.watching import Structure, keep_the_heap
 
 
@@ -42,9 +43,9 @@ def serve(channel: Channel, shared_fd: int, isolation: dict[str, str], job: dict
             return {"isolation": isolation, "seals": []}
         try:
             standing = loops.standing(sys._getframe(1), Channel.receive.__code__)  # where the loop below waits too
-            sealed = seals.of_runner(made, channel, made[0].clock)
+            sealed = sealing.of_runner(made, channel, made[0].clock)
             return {"isolation": isolation, "seals": sealed, "standing": standing}
-        except seals.Unsealable as error:
+        except Unreadable as error:
             return {"isolation": {**isolation, "seals": f"off: {error}"}, "seals": []}
 
     channel.send({"op": "ready", **_tried("ready", begin, job)})
