@@ -51,7 +51,7 @@ def test_mutants_are_tried_through_the_same_process(evaluator: LocalEvaluator) -
 def test_a_verdict_carries_isolation_versions_and_checks(evaluator: LocalEvaluator) -> None:
     result = evaluate(evaluator, PLAIN)
     assert result.status == "PASSED"
-    assert set(result.isolation) == {"session", "limits", "network", "processes", "landlock"}
+    assert set(result.isolation) == {"session", "limits", "network", "shared memory", "processes", "landlock"}
     assert set(result.environment) >= {"python", "torch"}
     assert all(w.checks > 3 and w.error_ratio is not None for w in result.workloads)
 
