@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from kopt_mcp.evaluator import runners
 from kopt_mcp.evaluator.records import Ceilings
 from kopt_mcp.models import Device
-from kopt_mcp.platforms import detect_all, with_ceilings
+from kopt_mcp.platforms import detect_all, launching, with_ceilings
 from kopt_mcp.platforms.host import Host, Ran, run_command
 from kopt_mcp.platforms.nvidia_detect import query_gpus, throttle_reasons
 from kopt_mcp.platforms.present import Present
@@ -281,6 +282,12 @@ def test_mixed_gpus_warn_that_cuda_may_number_them_otherwise(tmp_path: Path, h20
     assert any("PCI order" in note for note in detect_all(machine(tmp_path, answers))[0].notes)
     pinned = detect_all(machine(tmp_path, answers, CUDA_DEVICE_ORDER="PCI_BUS_ID"))[0]
     assert not any("PCI order" in note for note in pinned.notes)
+
+
+def test_every_process_that_runs_a_candidate_is_told_which_gpu_is_which_and_in_what_order() -> None:
+    telling = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"}
+    assert telling <= set(launching.KEPT)
+    assert telling <= set(runners._KEPT_ENVIRONMENT)
 
 
 # Profilers
