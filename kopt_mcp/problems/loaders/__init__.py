@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from kopt_mcp.evaluator.generated import placed
-from kopt_mcp.problem import DISTRIBUTIONS, Problem, ProblemError, Spec, Workload
+from kopt_mcp.problem import DISTRIBUTIONS, Make, Problem, ProblemError, Spec, Workload
 from kopt_mcp.problems.adapters import laid
 from kopt_mcp.problems.loaders.counting import Costs, bound_of, devices_of
 from kopt_mcp.problems.reading import distinct
@@ -32,7 +32,7 @@ Recipe = Spec | torch.Tensor | int | float | bool | str
 
 
 @dataclass(frozen=True)
-class Case:
+class TaskWorkload:
     """One workload of a task, whose costs are those of the task's reference."""
 
     name: str
@@ -46,26 +46,28 @@ class Case:
     """Further ones, besides those that are set for all tasks."""
 
 
-def problem_of(name: str, cases: Sequence[Case], *, precision: Any, **fields: Any) -> Problem:
-    """The problem of these cases; `fields` are its others, or instead of what is chosen here.
+def problem_of(name: str, given: Sequence[TaskWorkload], *, precision: Any, **fields: Any) -> Problem:
+    """The problem of these workloads; `fields` are its others, or instead of what is chosen here.
 
-    Behind the inputs of a call comes which case it is: for the reference, and for the adapter.
+    Behind the inputs of a call comes which workload it is: for the reference, and for the adapter.
     """
     one_of("precision", precision, ("ieee", "tf32"))
-    largest = max(cases, key=lambda one: one.moved)
-    kinds = {r.kind if isinstance(r, Spec) else "literal" for one in cases for r in one.recipes if is_tensor(r)}
-    whole = kinds <= {"normal", "uniform"} and all(one.costs and not one.costs.partial for one in cases)
+    largest = max(given, key=lambda one: one.moved)
+    kinds = {r.kind if isinstance(r, Spec) else "literal" for one in given for r in one.recipes if is_tensor(r)}
+    whole = kinds <= {"normal", "uniform"} and all(one.costs and not one.costs.partial for one in given)
+
+    def inputs(make: Make, which: int, **_: Any) -> list[Any]:
+        return [*(make.literal(r) if isinstance(r, torch.Tensor) else r for r in given[which].recipes), which]
+
     chosen: dict[str, Any] = {
-        "inputs": lambda make, which, **_: [
-            *(make.literal(r) if isinstance(r, torch.Tensor) else r for r in cases[which].recipes), which
-        ],
+        "inputs": inputs,
         "distributions": DISTRIBUTIONS if "normal" in kinds else ("normal",),
         # Operations never: what is summed up after a product can often be summed up before it.
         "certain": ("bytes",) if whole else (),
-    }  # fmt: skip
+    }
     return Problem(
         name=name,
-        workloads=_workloads(cases),
+        workloads=_workloads(given),
         bytes="moved",
         flops="operations",
         reduction="longest",
@@ -75,12 +77,12 @@ def problem_of(name: str, cases: Sequence[Case], *, precision: Any, **fields: An
     )
 
 
-def _workloads(cases: Sequence[Case]) -> list[Workload]:
-    unknown = Costs(0, 0.0, 1, True)
+def _workloads(given: Sequence[TaskWorkload]) -> list[Workload]:
+    names = distinct([one.name for one in given])
     made = []
-    for number, (one, name) in enumerate(zip(cases, distinct([one.name for one in cases]), strict=True)):
-        costs = one.costs or unknown
-        params = {"which": number, "moved": one.moved, "operations": costs.flops, "longest": costs.longest}
+    for which, (one, name) in enumerate(zip(given, names, strict=True)):
+        costs = one.costs or Costs(output_bytes=0, flops=0.0, longest=1, partial=True)
+        params = {"which": which, "moved": one.moved, "operations": costs.flops, "longest": costs.longest}
         devices = devices_of(one.moved, one.dtype)
         made.append(Workload({**params, **one.params}, one.dtype, devices, one.timed, name))
     return made

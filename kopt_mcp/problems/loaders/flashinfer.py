@@ -22,7 +22,7 @@ from kopt_mcp.problem import DTYPES, Make, Problem, ProblemError, Spec
 from kopt_mcp.problems.adapters import flashinfer as adapter
 from kopt_mcp.problems.definitions import Definition, Tensor, data_file, definition_of, names_of, workloads_of
 from kopt_mcp.problems.definitions import Workload as Given
-from kopt_mcp.problems.loaders import Case, Recipe, device_of, floating, problem_of, size_of, staged
+from kopt_mcp.problems.loaders import Recipe, TaskWorkload, device_of, floating, problem_of, size_of, staged
 from kopt_mcp.problems.loaders.counting import counted
 from kopt_mcp.problems.loaders.exact import exact, spread
 from kopt_mcp.problems.reading import bytes_of, slug
@@ -57,9 +57,8 @@ def load(path: Path, *, precision: Literal["ieee", "tf32"] = "ieee") -> Problem:
     for one in told:
         adapter.register_inputs(getattr(module, definition.custom or "", None), one)
     opened = cache(lambda name: _opened(name, data_file(path, name)))
-    cases = [
-        _case(name, definition, one, workload, opened, module.run)
-        for name, one, workload in zip(names_of(given), given, told, strict=True)
+    workloads = [
+        _workload(*one, definition, opened, module.run) for one in zip(names_of(given), given, told, strict=True)
     ]
     outputs = [t.name for t in definition.outputs]
     dtypes = [getattr(torch, t.dtype) for t in definition.outputs]
@@ -75,7 +74,7 @@ def load(path: Path, *, precision: Literal["ieee", "tf32"] = "ieee") -> Problem:
     reference = exact(called, [t.dtype for t in definition.inputs])
     return problem_of(
         slug(definition.name),
-        cases,
+        workloads,
         precision=precision,
         reference=reference,
         scale=spread(reference),
@@ -115,9 +114,9 @@ def _rows(tensor: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
     return {"key": key, "shape": list(shape), "dtype": tensor.dtype}
 
 
-def _case(
-    name: str, definition: Definition, given: Given, told: dict[str, Any], opened: Tensors, run: Callable[..., Any]
-) -> Case:
+def _workload(
+    name: str, given: Given, told: dict[str, Any], definition: Definition, opened: Tensors, run: Callable[..., Any]
+) -> TaskWorkload:
     axes = definition.axes(given.axes)
     recipes: list[Recipe] = []
     for tensor in definition.inputs:
@@ -133,7 +132,7 @@ def _case(
             recipes.append(_random(tensor, shape, definition))
     written = sum(math.prod(shape) * DTYPES[dtype] for shape, dtype in told["outputs"])
     dtype = floating([t.dtype for t in (*definition.inputs, *definition.outputs)])
-    return Case(name, dtype, recipes, size_of(recipes) + written, counted(lambda *args: run(*args), recipes))
+    return TaskWorkload(name, dtype, recipes, size_of(recipes) + written, counted(lambda *args: run(*args), recipes))
 
 
 def _random(tensor: Tensor, shape: tuple[int, ...], definition: Definition) -> Recipe:

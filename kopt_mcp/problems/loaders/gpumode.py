@@ -18,7 +18,7 @@ from kopt_mcp.evaluator.generated import SEEDS, Unusable, drawn, flatten, placed
 from kopt_mcp.problem import Problem, ProblemError, Spec
 from kopt_mcp.problems.adapters import gpumode as adapter
 from kopt_mcp.problems.gpumode import FUNCTIONS
-from kopt_mcp.problems.loaders import Case, device_of, floating, here, problem_of, size_of, staged, words
+from kopt_mcp.problems.loaders import TaskWorkload, device_of, floating, here, problem_of, size_of, staged, words
 from kopt_mcp.problems.loaders.counting import counted, devices_of, on_shapes
 from kopt_mcp.problems.loaders.exact import exact, spread
 from kopt_mcp.problems.reading import slug, text_of
@@ -31,7 +31,7 @@ class Test:
     given: Mapping[str, Any]
     key: int
     nest: Any
-    case: Case
+    workload: TaskWorkload
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ def load(
     module = staged(texts, "reference.py", FUNCTIONS, "reference.py")
     made = _tests(texts, module, tests, benchmarks)
     nests = [one.nest for one in made]
-    lent = _lent(module, min(made, key=lambda one: one.case.moved))
+    lent = _lent(module, min(made, key=lambda one: one.workload.moved))
     mutates = lent.written if lent.returned is None else ()
-    native = [r.dtype for one in made for r in one.case.recipes if isinstance(r, Spec)]
+    native = [r.dtype for one in made for r in one.workload.recipes if isinstance(r, Spec)]
 
     def called(*args: Any) -> list[torch.Tensor]:
         own = [a.clone() if isinstance(a, torch.Tensor) and n not in mutates else a for n, a in enumerate(args)]
@@ -79,7 +79,7 @@ def load(
     reference = exact(called, native)
     return problem_of(
         slug(path.resolve().parent.name),
-        [one.case for one in made],
+        [one.workload for one in made],
         precision=precision,
         reference=reference,
         scale=None if mutates else spread(reference),
@@ -112,9 +112,9 @@ def _tests(
             if inputs is None:
                 continue
             name = "-".join(f"{name}{value}" for name, value in varied.items()) or f"test{len(made)}"
-            made[same] = Test(given, key, inputs[1], _case(name, module, key, timed, *inputs))
+            made[same] = Test(given, key, inputs[1], _workload(name, module, key, timed, *inputs))
             # Without a GPU what follows a large benchmark is not tried, and need not be drawn to be described.
-            drawable = not timed or here() == "cuda" or "cpu" in devices_of(made[same].case.moved, "float32")
+            drawable = not timed or here() == "cuda" or "cpu" in devices_of(made[same].workload.moved, "float32")
     if not made:
         raise ProblemError("task.yml: no test can be described without a GPU, and there is none; expected one.")
     return list(made.values())
@@ -142,7 +142,9 @@ def _inputs(
     return tensors, nest
 
 
-def _case(name: str, module: ModuleType, key: int, timed: bool, tensors: list[torch.Tensor], nest: Any) -> Case:
+def _workload(
+    name: str, module: ModuleType, key: int, timed: bool, tensors: list[torch.Tensor], nest: Any
+) -> TaskWorkload:
     dtypes = [str(t.dtype).removeprefix("torch.") for t in tensors]
     recipes = [
         Spec("generated", tuple(tensor.shape), dtype, {"key": key, "index": index})
@@ -150,7 +152,7 @@ def _case(name: str, module: ModuleType, key: int, timed: bool, tensors: list[to
     ]
     costs = counted(lambda *args: module.ref_kernel(rebuild(nest, args)), tensors)
     moved = size_of(recipes) + (costs.output_bytes if costs else 0)
-    return Case(name, floating(dtypes), recipes, moved, costs, timed)
+    return TaskWorkload(name, floating(dtypes), recipes, moved, costs, timed)
 
 
 def _lent(module: ModuleType, test: Test) -> Lent:

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from kopt_mcp.evaluator.generated import Unusable, flatten, placed, rebuild, seeded
 from kopt_mcp.problem import Input, Make, Problem, ProblemError, Spec
 from kopt_mcp.problems.adapters import kernelbench as adapter
-from kopt_mcp.problems.loaders import Case, device_of, one_of, problem_of, size_of, words
+from kopt_mcp.problems.loaders import TaskWorkload, device_of, one_of, problem_of, size_of, words
 from kopt_mcp.problems.loaders.counting import Costs, counted, on_shapes
 from kopt_mcp.problems.loaders.exact import exact, spread
 from kopt_mcp.problems.reading import defined, slug, text_of
@@ -80,7 +80,7 @@ def load(
     names = list(made[0].state(0))
     if other := next((size for size in made if list(size.state(0)) != names), None):
         raise ProblemError(f"{other.where} has other parameters than without; expected the same.")
-    cases = [size.case() for size in made]
+    workloads = [size.workload() for size in made]
 
     def inputs(make: Make, which: int, weights: int, **_: Any) -> list[Input]:
         state = made[which].state(weights).values()
@@ -96,11 +96,11 @@ def load(
     reference = exact(forward)
     return problem_of(
         slug(path.stem),
-        cases,
+        workloads,
         precision=precision,
         reference=reference,
         inputs=inputs,
-        scale=spread(reference) if max(one.moved for one in cases) <= _LARGE else None,
+        scale=spread(reference) if max(one.moved for one in workloads) <= _LARGE else None,
         vary={"weights": (1, _TRIALS)} if names else {},
         entry=adapter.CANDIDATE,
         adapter="kernelbench",
@@ -178,13 +178,13 @@ class _Size:
         state = {name: tensor.detach() for name, tensor in adapter.state_of(model).items()}
         return model, _varied(state, self._seed + weights) if self._options.weights == "drawn" else state
 
-    def case(self) -> Case:
+    def workload(self) -> TaskWorkload:
         """The workload that it is."""
         costs = self._costs()
         moved = size_of([*self.specs, *self.state(0).values()]) + (costs.output_bytes if costs else 0)
         shape = "x".join(str(n) for n in self.specs[0].shape) or "scalar"
         name = f"{shape}-{_DTYPES[self._options.dtype]}"
-        return Case(name, self._options.dtype, self.specs, moved, costs, params={"weights": 0})
+        return TaskWorkload(name, self._options.dtype, self.specs, moved, costs, params={"weights": 0})
 
     def _costs(self) -> Costs | None:
         """Of one forward pass, on shapes alone."""
