@@ -21,7 +21,7 @@ from kopt_mcp.evaluator.gate import Passage
 from kopt_mcp.evaluator.watching import same_bits
 
 _AUDITED_GAIN = 0.01
-"""Share of the incumbent's time above which a claimed gain is looked into: the bar for accepting one is 1 %."""
+"""Share of the incumbent's time that no gain is made of: the bar for accepting one is 1 %."""
 _SEEN_SHARE = 0.5
 """Least share of it that must be seen. Not all: calls that follow each other closely need not take what each takes
 alone."""
@@ -78,8 +78,16 @@ Blame = Callable[[Arm], AbstractContextManager[None]]
 class Audit:
     """Looks into one workload's claimed gain."""
 
-    def __init__(self, open_gate: OpenGate, room: Room, seed: Callable[[], int], rng: Random) -> None:
-        self._open, self._room, self._seed, self._random = open_gate, room, seed, rng
+    def __init__(
+        self,
+        open_gate: OpenGate,
+        room: Room,
+        effect: Callable[[float], float],
+        seed: Callable[[], int],
+        rng: Random,
+    ) -> None:
+        """`effect` says how far claims of calls that take so long may be off for good, see `Sampler`."""
+        self._open, self._room, self._effect, self._seed, self._random = open_gate, room, effect, seed, rng
         self._count = self._looks = 1
         self.note = ""
 
@@ -89,9 +97,9 @@ class Audit:
         Raises:
             Fault: `SUSPECT`, too little of it can be seen.
         """
-        candidate, incumbent = (stats.median(arm.samples) for arm in arms)
-        claimed = incumbent - candidate
-        if claimed < _AUDITED_GAIN * incumbent:
+        candidate = stats.median(arms[0].samples)
+        claimed = self._claimed(arms)
+        if claimed <= 0:
             return []
         size = sum(o["bytes"] for o in outputs)
         self._count, self._looks = self._room.calls(candidate, size), _LOOKED_AT[size <= _CHEAP_BYTES]
@@ -106,6 +114,14 @@ class Audit:
             self.note = f"not seen {_BY}: there is no room for calls that are held back"
             return []
         return looked_at or []
+
+    def _claimed(self, arms: Sequence[Arm]) -> float:
+        """The gain in microseconds that is claimed beyond what chance makes of none."""
+        candidate, incumbent = (stats.median(arm.samples) for arm in arms)
+        chance = math.hypot(
+            2 * candidate * self._effect(candidate), *(2 * _standard_error(arm.samples) for arm in arms)
+        )
+        return incumbent - candidate - chance - _AUDITED_GAIN * incumbent
 
     def _looked(
         self, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame, claimed: float
@@ -175,7 +191,7 @@ class Audit:
 
     def _judge(self, times: list[list[float]], claimed: float, how: str) -> None:
         seen, doubt = _difference(times)
-        self.note = f"{seen:.2f} (±{doubt:.2f}) of {claimed:.2f} us gained are seen {_BY}{how}"
+        self.note = f"{seen:.2f} (±{doubt:.2f}) of {claimed:.2f} us gained for sure are seen {_BY}{how}"
         if seen + doubt < _SEEN_SHARE * claimed:
             text = f"a gain of {claimed:.2f} us a call is claimed, of which the harness's own clock sees {seen:.2f} us"
             raise Fault("SUSPECT", f"{text}, or {seen + doubt:.2f} us at the most")

@@ -281,13 +281,13 @@ class Harness:
                 problem,
                 w,
                 [Arm(p) for p in processes],
-                self._sampler(problem, w),
+                sampler,
                 limits,
                 w is checked,
                 spent,
-                self._audit(problem, w),
+                self._audit(problem, w, sampler),
             )
-            for w in timed
+            for w, sampler in ((w, self._sampler(problem, w)) for w in timed)
         ]
         for number, workload_bench in enumerate(benches):
             said(0.3 * number / len(benches), f"warming up {workload_bench.workload.name}")
@@ -322,7 +322,7 @@ class Harness:
             self._empty_us = preparing.empty_call_us(self._place, self._evictor)
         return Held(problem, case, self._evictor, self._empty_us, rng)
 
-    def _audit(self, problem: Problem, workload: Workload) -> Audit | None:
+    def _audit(self, problem: Problem, workload: Workload, sampler: Sampler) -> Audit | None:
         """What looks at a claimed gain from outside; where the harness holds the clock, there is no claim."""
         driver, sweep = self._place.driver, self._sweep
         if self._gate != "on" or driver is None or sweep is None or problem.mutates or problem.scratch:
@@ -333,7 +333,7 @@ class Harness:
         def opened(arm: Arm, outputs: list[dict[str, Any]], count: int) -> Gate:
             return Gate(arm.process, driver, case, outputs, count, sweep, stats.median(arm.samples))
 
-        return Audit(opened, Room(inputs, self._place.cache_bytes), bench.new_seed, _RANDOM)
+        return Audit(opened, Room(inputs, self._place.cache_bytes), sampler.effect, bench.new_seed, _RANDOM)
 
     def _device_healthy(self) -> bool:
         """Whether a trivial kernel of our own still gives the right answer."""
