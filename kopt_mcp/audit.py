@@ -1,4 +1,4 @@
-"""Whether experiments still say what was measured: each journal's chain, its replay, and the stored kernels."""
+"""Whether experiments still say what was measured: each journal, its replay, the stored kernels and the problem."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from kopt_mcp.errors import JournalCorrupt, WorkspaceFailed
 from kopt_mcp.experiments import Experiments
 from kopt_mcp.phases import Experiment
-from kopt_mcp.workspace import Candidates, Workspace
+from kopt_mcp.workspace import Candidates, Workspace, problem_copies
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,14 @@ def _one(experiments: Experiments, space: Workspace, name: str) -> Finding:
 
 
 def _kernels(state: Experiment, space: Workspace) -> int:
-    """How many versions are stored; each is read and its hash compared."""
+    """How many versions are stored; each is read and its hash compared, and what is kept of the problem as well."""
     candidates = Candidates(space, state.id, Path(state.setup.kernel).suffix)
     for sha256 in sorted(state.hashes):
         candidates.load(sha256)
+    for path, sha256 in state.setup.problem_files.items():
+        copies = problem_copies(space, state.id, path)
+        if copies.path(sha256).is_file():  # an older experiment has none
+            copies.load(sha256)
     return len(state.hashes)
 
 

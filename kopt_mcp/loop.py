@@ -42,7 +42,7 @@ from kopt_mcp.results import (
 from kopt_mcp.steps import apply_patch, baseline, benchmark, decide, diagnose, log, plan, profile, provenance, verify
 from kopt_mcp.steps.call import Call, Profiler, Sanitize, Tools
 from kopt_mcp.watch import Watch
-from kopt_mcp.workspace import Candidates, Workspace
+from kopt_mcp.workspace import Candidates, Workspace, problem_copies
 
 D = TypeVar("D", bound=Record)
 R = TypeVar("R", bound=StepResult)
@@ -414,7 +414,7 @@ class Loop:
     def _kept(self, state: Experiment) -> dict[str, str]:
         """Where the baseline's versions of the problem's files are kept; an older experiment has none."""
         files = state.setup.problem_files.items()
-        found = {path: (provenance.copies(self._space, state.id, path), sha256) for path, sha256 in files}
+        found = {path: (problem_copies(self._space, state.id, path), sha256) for path, sha256 in files}
         return {path: c.shown(sha256) for path, (c, sha256) in found.items() if c.path(sha256).is_file()}
 
     def _write_log(self, state: Experiment, watch: Watch) -> tuple[str, ...]:

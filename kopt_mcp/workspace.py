@@ -300,3 +300,8 @@ class Candidates:
                 "version control, or call baseline for a new experiment."
             )
         return data
+
+
+def problem_copies(workspace: Workspace, experiment: str, path: str) -> Candidates:
+    """Where the versions of one file of an experiment's problem are kept, as far as they are."""
+    return Candidates(workspace, experiment, Path(path).suffix, folder="problem")

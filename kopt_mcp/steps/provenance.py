@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 
 from kopt_mcp import config
 from kopt_mcp.certificate import Review
 from kopt_mcp.disk import digest
 from kopt_mcp.errors import KoptError
 from kopt_mcp.events import BaselineData
-from kopt_mcp.workspace import Candidates, Workspace
+from kopt_mcp.workspace import Workspace, problem_copies
 
 
 def review(space: Workspace, files: Mapping[str, str], accepted: Mapping[str, str]) -> Review:
@@ -77,9 +76,4 @@ def keep(space: Workspace, name: str, files: Mapping[str, str]) -> None:
     for path, sha256 in files.items():
         data = b"" if path.startswith(f"experiments/{name}/") else space.read(space.root / path)
         if digest(data) == sha256:  # not ours anyway, nor too large to be kept
-            copies(space, name, path).store(data)
-
-
-def copies(space: Workspace, name: str, path: str) -> Candidates:
-    """Where the versions of one of the problem's files are kept."""
-    return Candidates(space, name, Path(path).suffix, folder="problem")
+            problem_copies(space, name, path).store(data)
