@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -185,6 +187,21 @@ def test_tests_that_differ_by_their_seed_only_are_one_workload_and_a_benchmark_i
     case = problem.case(problem.workloads[2])
     assert case.bytes == 4 * 3 * 17 + 8 * 3 + 4 * 3
     assert problem.certain == ()
+
+
+def test_a_task_leaves_no_files_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = written(tmp_path / "task", FILES) / "masked"
+    (tmp_path / "here").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "here"))
+    problem = load(folder)
+    assert [p.name for p in tmp_path.glob("here/*/reference.py")] == ["reference.py"]
+    assert problem.reference is not None
+    del problem
+    gc.collect()
+    assert list(tmp_path.glob("here/*")) == []
+    with pytest.raises(ProblemError):
+        load(changed(tmp_path / "task", "masked/reference.py", "from utils import close", "from utils import far"))
+    assert list(tmp_path.glob("here/*")) == []
 
 
 def test_the_tasks_own_checks_catch_wrong_implementations(masked: Task) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sys
 import tempfile
 import traceback
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -126,11 +128,16 @@ def words(error: Exception) -> str:
 
 
 def staged(files: Mapping[str, str], main: str, needed: Sequence[str], what: str) -> ModuleType:
-    """Execute one of a task's files among the others, all of them where they are called for."""
+    """Execute one of a task's files among the others, in a folder that is there as long as the module."""
     folder = Path(tempfile.mkdtemp(prefix="task-"))
     laid(folder, files)
-    with placed(here()):
-        module = executed(folder / main, Path(main).stem)
+    try:
+        with placed(here()):
+            module = executed(folder / main, Path(main).stem)
+    except ProblemError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(module, shutil.rmtree, folder, ignore_errors=True)
     for name in needed:
         if not callable(getattr(module, name, None)):
             raise ProblemError(f"{what} defines no {name}; expected a function.")
