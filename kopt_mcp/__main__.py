@@ -27,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `kopt-mcp`; the exit status is 0 only when what was asked for was done and, where a kernel was
     evaluated, the kernel is right."""
     options = _parser().parse_args(argv)
+    # All processes below this one number the GPUs as nvidia-smi does; CUDA's own order is fastest first, so that on a
+    # machine with different cards one would be named and another measured.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     command: Callable[[argparse.Namespace], int] = options.run
     try:
         status = command(options)

@@ -140,3 +140,12 @@ def test_every_kopt_command_of_the_readme_is_one_that_exists(run) -> None:  # ty
         words = shlex.split(line)[1:]
         command = [w for w in words if not w.startswith("-")][:1]
         assert run(*command, "--help")[0] == 0, line
+
+
+def test_every_process_numbers_gpus_as_nvidia_smi_does_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    for told, kept in ((None, "PCI_BUS_ID"), ("FASTEST_FIRST", "FASTEST_FIRST")):
+        monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+        if told:
+            monkeypatch.setenv("CUDA_DEVICE_ORDER", told)
+        run("log", "--root", str(ROOT))
+        assert os.environ["CUDA_DEVICE_ORDER"] == kept
