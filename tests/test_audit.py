@@ -14,7 +14,7 @@ from kopt_mcp.evaluator.audit import Audit, Room
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.gate import Passage
 
-CACHE = 60 << 20
+CACHE, MEMORY = 60 << 20, 1 << 30
 OUTPUTS = [{"shape": [64], "dtype": "float32", "bytes": 256}]
 OVERHEAD_US = 60.0
 
@@ -70,12 +70,16 @@ def effect(us: float) -> float:
     return 0.05 / us
 
 
-def looked(candidate: Open, incumbent: Open, claims: tuple[float, float], room: Room | None = None) -> Any:
+def looked(candidate: Open, incumbent: Open, claims: tuple[float, float]) -> Any:
     arms = [Arm(None, samples=[us] * 9) for us in claims]  # type: ignore[arg-type]
     gates = {id(arm): gate for arm, gate in zip(arms, (candidate, incumbent), strict=True)}
     seeds = count(1)
     audit = Audit(
-        lambda arm, outputs, calls: gates[id(arm)], room or Room(1 << 10, CACHE), effect, lambda: next(seeds), Random(3)
+        lambda arm, outputs, calls: gates[id(arm)],
+        room or Room(1 << 10, CACHE, MEMORY),
+        effect,
+        lambda: next(seeds),
+        Random(3),
     )
     return audit, audit.look(arms, OUTPUTS, Blamed(arms))
 
@@ -113,7 +117,7 @@ def test_where_one_round_leaves_doubt_there_is_another() -> None:
 
 def test_a_gain_that_chance_makes_of_none_is_not_looked_for() -> None:
     arms = [Arm(None, samples=[8.0, 9.9, 11.8] * 3), Arm(None, samples=[8.1, 10.2, 12.2] * 3)]  # type: ignore[arg-type]
-    audit = Audit(lambda arm, outputs, calls: Open(1.0), Room(1, CACHE), effect, lambda: 1, Random(3))
+    audit = Audit(lambda arm, outputs, calls: Open(1.0), Room(1, CACHE, MEMORY), effect, lambda: 1, Random(3))
     assert audit.look(arms, OUTPUTS, Blamed(arms)) == []
 
 
@@ -166,18 +170,18 @@ def test_an_incumbent_that_fails_there_is_not_the_candidates_fault() -> None:
 @pytest.mark.parametrize(
     ("us", "input_bytes", "output_bytes", "calls"),
     [
-        (5.0, 1 << 18, 1 << 18, 16),
-        (50.0, 1 << 20, 1 << 20, 4),
-        (5.0, 64 << 20, 64 << 20, 4),
-        (250.0, 64 << 20, 64 << 20, 1),
-        (5.0, 100 << 20, 4, 5),
-        (5.0, 1 << 30, 4, 1),
+        (5.0, 1 << 18, 1 << 18, 32),
+        (50.0, 1 << 20, 1 << 20, 8),
+        (5.0, 64 << 20, 64 << 20, 8),
+        (20.0, 16 << 20, 16 << 20, 16),
+        (500.0, 64 << 20, 64 << 20, 1),
+        (5.0, 2 << 30, 4, 1),
     ],
 )
 def test_as_many_calls_pass_as_the_cache_holds_the_outputs_of_and_as_have_room(
     us: float, input_bytes: int, output_bytes: int, calls: int
 ) -> None:
-    assert Room(input_bytes, CACHE).calls(us, output_bytes) == calls
+    assert Room(input_bytes, CACHE, MEMORY).calls(us, output_bytes) == calls
 
 
 def test_calls_that_share_their_outputs_pass_one_by_one() -> None:

@@ -28,7 +28,7 @@ alone."""
 _PASSAGES, _ROUNDS, _SURE_SHARE = 9, 2, 0.25
 """How often each arm's calls pass in a round, and the most rounds; one is enough where the doubt is below this share of
 the gain."""
-_PASS_US, _FEWEST_CALLS, _MOST_CALLS = 200.0, 4, 16
+_PASS_US, _FEWEST_CALLS, _MOST_CALLS = 400.0, 16, 32
 """How long a passage should take beside what the gate itself takes, how many calls it has if there is room for them,
 whether or not the cache has room for their outputs, and the most."""
 _LOOKED_AT, _CHEAP_BYTES = (2, 3), 4 << 20
@@ -60,7 +60,7 @@ class Room:
 
     input_bytes: int
     cache_bytes: int
-    most_bytes: int = 512 << 20
+    most_bytes: int
 
     def calls(self, us: float, output_bytes: int) -> int:
         """How many calls that take `us`; if many, their outputs stay in the cache, as those of a call alone would."""

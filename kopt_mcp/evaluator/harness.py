@@ -58,7 +58,8 @@ _MOST_TEAM, _CORES_EACH = 6, 3
 kept ready: a benchmark takes two of them, and what comes after it the others."""
 _ROOMY_BYTES = 32 << 30
 """Memory from which a GPU has room for them, and for the references of several checks at a time."""
-
+_HELD_BACK = 64
+"""What part of a GPU's memory the inputs and outputs of calls that are held back may take."""
 
 _RANDOM = SystemRandom()
 
@@ -333,7 +334,8 @@ class Harness:
         def opened(arm: Arm, outputs: list[dict[str, Any]], count: int) -> Gate:
             return Gate(arm.process, driver, case, outputs, count, sweep, stats.median(arm.samples))
 
-        return Audit(opened, Room(inputs, self._place.cache_bytes), sampler.effect, bench.new_seed, _RANDOM)
+        room = Room(inputs, self._place.cache_bytes, self.torch_device.memory_bytes // _HELD_BACK)
+        return Audit(opened, room, sampler.effect, bench.new_seed, _RANDOM)
 
     def _device_healthy(self) -> bool:
         """Whether a trivial kernel of our own still gives the right answer."""
