@@ -142,10 +142,12 @@ def test_every_kopt_command_of_the_readme_is_one_that_exists(run) -> None:  # ty
         assert run(*command, "--help")[0] == 0, line
 
 
-def test_every_process_numbers_gpus_as_nvidia_smi_does_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_process_numbers_gpus_as_nvidia_smi_does_unless_told_otherwise(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for told, kept in ((None, "PCI_BUS_ID"), ("FASTEST_FIRST", "FASTEST_FIRST")):
         monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
         if told:
             monkeypatch.setenv("CUDA_DEVICE_ORDER", told)
-        run("log", "--root", str(ROOT))
+        assert run("--root", str(ROOT), "log", "softmax-h200-1")[0] == 0
         assert os.environ["CUDA_DEVICE_ORDER"] == kept
