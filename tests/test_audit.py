@@ -74,13 +74,8 @@ def looked(candidate: Open, incumbent: Open, claims: tuple[float, float]) -> Any
     arms = [Arm(None, samples=[us] * 9) for us in claims]  # type: ignore[arg-type]
     gates = {id(arm): gate for arm, gate in zip(arms, (candidate, incumbent), strict=True)}
     seeds = count(1)
-    audit = Audit(
-        lambda arm, outputs, calls: gates[id(arm)],
-        room or Room(1 << 10, CACHE, MEMORY),
-        effect,
-        lambda: next(seeds),
-        Random(3),
-    )
+    room = Room(1 << 10, CACHE, MEMORY)
+    audit = Audit(lambda arm, outputs, calls: gates[id(arm)], room, effect, lambda: next(seeds), Random(3))
     return audit, audit.look(arms, OUTPUTS, Blamed(arms))
 
 
