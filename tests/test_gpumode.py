@@ -194,14 +194,14 @@ def test_a_task_leaves_no_files_behind(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "here").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "here"))
     problem = load(folder)
-    assert [p.name for p in tmp_path.glob("here/*/reference.py")] == ["reference.py"]
+    assert [p.name for p in tmp_path.glob("here/task-*/reference.py")] == ["reference.py"]
     assert problem.reference is not None
     del problem
     gc.collect()
-    assert list(tmp_path.glob("here/*")) == []
+    assert list(tmp_path.glob("here/task-*")) == []
     with pytest.raises(ProblemError):
         load(changed(tmp_path / "task", "masked/reference.py", "from utils import close", "from utils import far"))
-    assert list(tmp_path.glob("here/*")) == []
+    assert list(tmp_path.glob("here/task-*")) == []
 
 
 def test_the_tasks_own_checks_catch_wrong_implementations(masked: Task) -> None:
