@@ -1,6 +1,6 @@
 // A chain of short-lived processes, each of which starts the next and ends: one of them may be missed when all are
 // stopped, and computes while the inputs are put there.
-// test: EXPECTED = ("PASSED", "CHEATED", "RUNTIME_ERROR")
+// test: EXPECTED = ("PASSED", "CHEATED", "RUNTIME_ERROR", "INCORRECT_NUMERICAL")
 // test: PROBLEM = "softmax_c"
 // test: TIMED = True
 #define _GNU_SOURCE
@@ -18,7 +18,8 @@ static volatile int valid[SLOTS], known, started;
 static char stacks[64][65536] __attribute__((aligned(64)));
 
 static void compute(const float *in, float *out, int64_t rows, int64_t cols) {
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t i = 0; i < 4 * rows; i++) {  // four times, so that it takes longer than a call takes to wake up
+        int64_t r = i % rows;
         float top = -INFINITY, sum = 0;
         for (int64_t c = 0; c < cols; c++) top = fmaxf(top, in[r * cols + c]);
         for (int64_t c = 0; c < cols; c++) sum += out[r * cols + c] = expf(in[r * cols + c] - top);
