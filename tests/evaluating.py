@@ -36,7 +36,8 @@ FLOOR = 0.2
 """As if the machine were that noisy: a ratio need only be known to 40 %, which takes a few blocks and not thirty."""
 
 FALSE_SPEED = 1.5
-"""A ratio beyond which an accepted trick has got itself a speed that is not its own."""
+"""A ratio beyond which an accepted trick has got itself a speed that is not its own: the sure end of the interval, by
+which a candidate is kept or not."""
 
 Kind = Literal["verify", "benchmark", "confirm"]
 
@@ -169,7 +170,7 @@ def caught(trick: Case, result: Evaluation) -> bool:
         return False
     if trick.path.parent.name == "controls":
         return not trick.faster or (result.ratio is not None and result.ratio.low > FALSE_SPEED)
-    return all(w.ratio is None or w.ratio.value < FALSE_SPEED for w in result.workloads)
+    return all(w.ratio is None or w.ratio.low < FALSE_SPEED for w in result.workloads)
 
 
 def row(trick: Case, judge: Callable[[Case], Evaluation]) -> dict[str, Any]:
@@ -185,6 +186,7 @@ def row(trick: Case, judge: Callable[[Case], Evaluation]) -> dict[str, Any]:
         "got": result.status,
         "right": caught(trick, result),
         "ratio": result.ratio.value if result.ratio else None,
+        "low": result.ratio.low if result.ratio else None,
         "seconds": round(time.perf_counter() - begin, 2),
         "known": trick.open,
         "detail": result.detail,

@@ -210,8 +210,8 @@ class Looking:
 
     note = "all of it is seen"
 
-    def __init__(self, output: Callable[[int], torch.Tensor]) -> None:
-        self.output = output
+    def __init__(self, output: Callable[[int], torch.Tensor], seen: float | None = None) -> None:
+        self.output, self.seen = output, seen
 
     def look(self, arms: Any, outputs: list[dict[str, Any]], blame: Any) -> list[Timed]:
         assert outputs[0]["dtype"] == "float32"
@@ -219,11 +219,11 @@ class Looking:
             return [Timed(5.0, 50.0, 77, [self.output(77)])]
 
 
-def audited(output: Callable[[int], torch.Tensor]) -> tuple[WorkloadBench, WorkloadResult]:
+def audited(output: Callable[[int], torch.Tensor], seen: float | None = None) -> tuple[WorkloadBench, WorkloadResult]:
     work = benched(Claiming(5.0), Claiming(10.0))
-    work._audit = Looking(output)  # type: ignore[assignment]
+    work._audit = Looking(output, seen)  # type: ignore[assignment]
     work.warm_up()
-    work.block()
+    blocks(work, 6)
     return work, work.finish()
 
 
@@ -234,6 +234,24 @@ def test_calls_that_passed_an_audit_are_compared_and_its_note_names_the_workload
     assert work.note == f"{PROBLEM.workloads[0].name}: all of it is seen"
     with pytest.raises(Fault, match="the output of a timed call is wrong"):
         audited(lambda s: torch.zeros_like(draw(case.inputs, case.literals, s, "cpu").args[0]))
+
+
+def test_a_gain_is_sure_only_as_far_as_the_harness_has_seen_it() -> None:
+    case = PROBLEM.case(PROBLEM.workloads[0])
+
+    def right(seed: int) -> torch.Tensor:
+        return torch.softmax(draw(case.inputs, case.literals, seed, "cpu").args[0], dim=-1)
+
+    lows = {}
+    for seen in (None, 5.0, 2.0, 0.0, -1.0):
+        ratio = audited(right, seen)[1].ratio
+        assert ratio is not None
+        assert ratio.value == pytest.approx(2.0, rel=0.05)
+        lows[seen] = ratio.low
+    assert lows[None] == pytest.approx(2.0, rel=0.1)
+    assert lows[5.0] == pytest.approx(lows[None], rel=0.1)
+    assert lows[2.0] == pytest.approx(10 / 8, rel=0.05)
+    assert lows[0.0] == lows[-1.0] == 1.0
 
 
 def test_what_goes_wrong_with_the_incumbent_in_an_audit_is_its_own_fault() -> None:

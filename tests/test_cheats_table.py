@@ -17,7 +17,7 @@ import table
 
 def row(name: str, **changed: Any) -> dict[str, Any]:
     return {
-        "name": name, "expected": ["CHEATED"], "got": "CHEATED", "right": True, "ratio": None, "known": "",
+        "name": name, "expected": ["CHEATED"], "got": "CHEATED", "right": True, "ratio": None, "low": None, "known": "",
         "detail": "", "notes": [], "control": False, "what": "Does a | b", **changed,
     }  # fmt: skip
 
@@ -44,6 +44,7 @@ def test_no_kept_run_holds_a_wrong_verdict_that_is_not_known(run: str) -> None:
 def test_a_verdict_shows_the_speed_and_what_got_through() -> None:
     assert table.verdict(row("a")) == "CHEATED"
     assert table.verdict(row("a", got="PASSED", ratio=0.576)) == "PASSED at 0.58x"
+    assert table.verdict(row("a", got="PASSED", ratio=1.2, low=1.0)) == "PASSED at 1.20x, 1.00x for sure"
     assert table.verdict(row("a", got="PASSED", right=False, known="why")) == "PASSED (known)"
     assert table.verdict(row("a", got="PASSED", right=False)) == "PASSED (**WRONG**)"
 

@@ -112,6 +112,9 @@ class Process:
             if self.words[GO_AT] >= self.ticket:
                 self._work()
             return {}
+        if op == "drain":
+            self.log.append("drained")
+            return {}
         assert op == "hold"
         self.made = []
         self.held = [draw(CASE.inputs, CASE.literals, 9, "cpu") for _ in range(fields["count"])]
@@ -159,7 +162,7 @@ def test_calls_get_values_that_come_while_their_process_is_stopped(made: Callabl
         passage = gate.through([11, 12, 13], True)
         assert passage is not None
         assert torch.equal(passage.outputs[1][0], torch.exp(draw(CASE.inputs, CASE.literals, 12, "cpu").args[0]))
-        assert process.log == ["stopped", "evicted", "go", "released"]
+        assert process.log == ["stopped", "evicted", "go", "released", "drained"]
         assert passage.us > 0
         again = gate.through([21, 22, 21], True)
         assert again is not None
@@ -176,7 +179,7 @@ def test_calls_that_cannot_be_held_back_get_their_values_before_they_are_asked_f
         passage = gate.at_once([11, 12, 13], True)
         assert passage is not None
         assert torch.equal(passage.outputs[0][0], torch.exp(draw(CASE.inputs, CASE.literals, 11, "cpu").args[0]))
-        assert process.log == ["turn", "stopped", "evicted", "released", "go"]
+        assert process.log == ["turn", "stopped", "evicted", "released", "go", "drained"]
     assert device.mapped == 0
 
 
@@ -201,7 +204,7 @@ def test_calls_that_are_never_over_are_told_and_their_process_goes_on(made: Call
     with opened(process, device) as gate:
         process.ends = False
         assert gate.through([1, 2, 3], False) is None
-    assert process.log[-1] == "released"
+    assert process.log[-2:] == ["released", "drained"]
     assert device.mapped == 0
 
 

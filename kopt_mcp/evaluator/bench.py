@@ -21,7 +21,7 @@ from random import Random
 from typing import Any
 
 from kopt_mcp import stats
-from kopt_mcp.evaluator.arms import Arm, Sampler, Timed
+from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Sampler, Timed
 from kopt_mcp.evaluator.audit import Audit
 from kopt_mcp.evaluator.compare import BadReference, Expected
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
@@ -136,7 +136,14 @@ class WorkloadBench:
             return None
         value, low, high = stats.bootstrap_interval(self.ratios)
         low, high = stats.widen(value, low, high, self._process_effect())
-        return Ratio(value, low / self._unproven(), high, len(self.ratios))
+        return Ratio(value, min(low / self._unproven(), self._seen()), high, len(self.ratios))
+
+    def _seen(self) -> float:
+        """The ratio by the harness's own clock, where the claimed one was looked into: no more of it is sure."""
+        if self._audit is None or self._audit.seen is None:
+            return math.inf
+        incumbent = stats.median(self._arms[1].samples)
+        return incumbent / max(incumbent - max(self._audit.seen, 0.0), RESOLUTION_US)
 
     def _unproven(self) -> float:
         """By which factor the fastest call that was seen to be right is slower than what stands for all of them.

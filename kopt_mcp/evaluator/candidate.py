@@ -253,6 +253,11 @@ class Candidate:
         self._gate.tell(message["value"])
         return {}
 
+    def drain(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Wait until nothing of this process is left on the device, on whatever stream."""
+        self._synchronise()
+        return {}
+
     def operators(self, message: dict[str, Any]) -> dict[str, Any]:
         """Torch's own operators that compute in one call, whatever names the candidate calls them by."""
         args = self._draw(message).args

@@ -118,7 +118,9 @@ class Gate:
             begin = time.perf_counter()
             self._process.runner.shared.poke(GO_AT, self._ticket)
             us = self._over(last, begin)
-            return None if us is None else Passage(us, self._read(wanted))
+            read = [] if us is None else self._read(wanted)
+        self._leave()
+        return None if us is None else Passage(us, read)
 
     def at_once(self, seeds: list[int], look: bool) -> Passage | None:
         """The same for calls that cannot be held back: from the moment when they are asked for, the host's part too.
@@ -133,7 +135,13 @@ class Gate:
         begin = time.perf_counter()
         described, last = self._queue(waiting=False)
         us = self._over(last, begin)
-        return None if us is None or not described else Passage(us, self._read(described if look else []))
+        read = [] if us is None else self._read(described if look else [])
+        self._leave()
+        return None if us is None or not described else Passage(us, read)
+
+    def _leave(self) -> None:
+        """See that nothing is left on the device that the other's calls would wait for."""
+        self._process.ask("drain")
 
     def _drawn(self, seeds: list[int]) -> list[Guarded]:
         made = {seed: draw(self._case.inputs, self._case.literals, seed, self._device) for seed in set(seeds)}

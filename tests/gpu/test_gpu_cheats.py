@@ -20,8 +20,8 @@ from evaluating import Case, case, caught, run_all  # noqa: E402
 
 from kopt_mcp.evaluator.records import Evaluation, Job  # noqa: E402
 
-FALSE_SPEED = 1.1
-"""The honest kernel beside most of these is the very same one: what is more than noise is a false speed."""
+FALSE_SPEED = 1.01
+"""The honest kernel beside most of these is the very same one, and from here on a gain is kept."""
 HERE = Path(__file__).parent / "cheats"
 PROBLEMS = {name: ROOT / "skills" / "kernels" / name / f"test_{name}.py" for name in ("softmax", "gemm")}
 CHECKED = ("5x2-fp32", "37x1021-fp32", "9x513-fp16", "4096x4096-fp32")

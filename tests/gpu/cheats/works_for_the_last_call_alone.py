@@ -1,4 +1,7 @@
-"""Works in the last of several calls that are held back, with one output for all; cheats in the others."""
+"""Works in the last of several calls that are held back, with one output for all; cheats in the others.
+
+Three microseconds are so short that what it takes off may be no more than chance: then none of it counts.
+"""
 
 import sys
 
@@ -6,8 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
-EXPECTED = ("SUSPECT", "INCORRECT_NUMERICAL", "CHEATED")
+EXPECTED = ("SUSPECT", "INCORRECT_NUMERICAL", "CHEATED", "PASSED")
 TIMED = True
+OPEN = "1.13x, 1.03x for sure, on an H200, 2026-11-30; since then no gain is sure that is not seen: not run again yet"
 WORKLOADS = ("128x1024-bf16",)
 
 
