@@ -77,6 +77,8 @@ def section(state: Experiment) -> str:
     parts = ["\n".join(first), title, table(state), *(["\n".join(notes)] if notes else [])]
     if state.ended:
         parts.append(final(state))
+    if state.overall:
+        parts.append(f"- {overall(state)}")
     begin, end = _markers(state.id)
     return "\n\n".join([begin, *parts, end]) + "\n"
 
@@ -94,6 +96,16 @@ def final(state: Experiment) -> str:
         met = "target met" if state.ended == "TARGET_MET" else f"target not met ({state.ended})"
     said = f"; trust: reported, {WORD}" if setup.trust == "reported" else ""
     return f"Final: {show(value, setup.target_metric)}{share}, {many}, {met}{said}."
+
+
+def overall(state: Experiment) -> str:
+    """What all iterations together have brought, by one evaluation."""
+    ratio = state.overall
+    assert ratio is not None
+    return (
+        f"In turns with the first kernel, in a cold process: {ratio.value:.3g} times as fast "
+        f"(between {ratio.low:.3g} and {ratio.high:.3g})"
+    )
 
 
 def _source(state: Experiment) -> str:

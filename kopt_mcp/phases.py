@@ -9,6 +9,7 @@ from typing import get_args
 from pydantic import ValidationError
 
 from kopt_mcp.errors import JournalCorrupt
+from kopt_mcp.evaluator.records import Ratio
 from kopt_mcp.events import (
     BaselineData,
     BenchmarkData,
@@ -117,6 +118,8 @@ class Experiment(Record):
     kept_since: int | None = None
     ended: Ending | None = None
     confirmed: bool | None = None
+    overall: Ratio | None = None
+    """The first kernel's time over the final one's, in turns in a cold process; None where that was not measured."""
     events: int = 0
     """How many events succeeded."""
 
@@ -232,6 +235,7 @@ def _decide(state: Experiment, event: Event) -> Experiment:
             "kept_since": data.kept_since,
             "ended": data.ended,
             "confirmed": data.confirmed,
+            "overall": next((c.evaluation.ratio for c in data.confirmations if c.sha256 == data.best), None),
         }
     )
 

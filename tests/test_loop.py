@@ -621,6 +621,40 @@ def test_a_best_that_fails_in_a_cold_process_makes_way_for_the_one_before(projec
     assert "failed in a cold process (RUNTIME_ERROR)" in result.reason
 
 
+def test_the_last_version_is_timed_in_turns_with_the_first_and_not_the_incumbent(project: Project) -> None:
+    name = project.baseline(max_iterations=2).experiment
+    project.iterate(name, fakes.kernel(1.5))
+    result = project.iterate(name, fakes.kernel(3.0, COLD=2.5))
+    said = "In turns with the first kernel, in a cold process: 2.5 times as fast (between 2.5 and 2.5)"
+    assert result.notes == (said,)
+    assert f"- {said}" in (project.root / "experiments" / "README.md").read_text().splitlines()
+
+
+def test_a_version_that_is_slower_than_the_first_makes_way_for_the_one_before(project: Project) -> None:
+    """Iterations may each have gained against an incumbent that was slow for their sake."""
+    name = project.baseline(max_iterations=2).experiment
+    project.iterate(name, fakes.kernel(1.5))
+    result = project.iterate(name, fakes.kernel(2.0, COLD=0.9))
+    assert (result.ended, result.confirmed, result.best_iteration) == ("MAX_ITERATIONS", True, 1)
+    assert project.text == fakes.kernel(1.5)
+    assert "is slower than the first kernel in a cold process (0.902 times as fast at most)" in result.reason
+
+
+def test_a_first_kernel_that_fails_beside_the_last_is_left_out(project: Project) -> None:
+    name = project.baseline(max_iterations=1).experiment
+
+    def beside(e: Evaluation) -> Evaluation:
+        return dataclasses.replace(e, status="INCONCLUSIVE", detail="the incumbent failed") if e.ratio else e
+
+    project.loop.diagnose(name)
+    project.patch(name, fakes.kernel(1.5))
+    project.loop.verify(name)
+    project.loop.benchmark(name)
+    project.evaluator.spoil = beside
+    result = project.loop.decide(name)
+    assert (result.status, result.ended, result.confirmed, result.notes) == ("IMPROVED", "MAX_ITERATIONS", True, ())
+
+
 def test_what_nothing_confirms_is_said_not_to_be_confirmed(project: Project) -> None:
     name = project.baseline().experiment
     project.evaluator.spoil = lambda e: dataclasses.replace(e, status="TIMEOUT", detail="too slow")

@@ -123,6 +123,7 @@ def answer(state: Experiment, data: DecideData) -> DecideResult:
         experiment=state.id,
         phase=state.phase,
         next=tuple(legal(state.phase)),
+        notes=(optlog.overall(state),) if state.overall else (),
         iteration=data.iteration,
         status=data.status,
         reason=data.reason[:1000],
@@ -219,26 +220,42 @@ def _closed(call: Call, judged: Judgement, confirmations: list[Confirmation]) ->
         if sha256 not in seen:
             seen[sha256] = _confirm(call, sha256)
             confirmations.append(seen[sha256])
-        status = seen[sha256].evaluation.status
-        if status in ("PASSED", "INCONCLUSIVE"):
-            return _ended_with(judged, sha256, seen), status == "PASSED"
+        if not _refused(seen[sha256]):
+            return _ended_with(judged, sha256, seen), seen[sha256].evaluation.status == "PASSED"
     return _ended_with(judged, call.state.setup.sha256, seen), False
 
 
 def _ended_with(judged: Judgement, sha256: str, seen: dict[str, Confirmation]) -> Judgement:
-    wrong = [c for c in seen.values() if c.evaluation.status not in ("PASSED", "INCONCLUSIVE")]
-    parts = [judged.reason]
-    parts += [
-        f"{short(c.sha256)} failed in a cold process ({c.evaluation.status})" for c in wrong if c.sha256 != sha256
-    ]
+    refused = [f"{short(c.sha256)} {why}" for c in seen.values() if c.sha256 != sha256 and (why := _refused(c))]
+    parts = [judged.reason, *refused]
     return dataclasses.replace(
         judged, reason="; ".join(filter(None, parts)), sha256=sha256, base=sha256, best=sha256, kept_since=None
     )
 
 
+def _refused(seen: Confirmation) -> str:
+    """Why a version cannot be the last one."""
+    evaluation = seen.evaluation
+    if evaluation.status not in ("PASSED", "INCONCLUSIVE"):
+        return f"failed in a cold process ({evaluation.status})"
+    if evaluation.ratio is not None and evaluation.ratio.high < 1:
+        return f"is slower than the first kernel in a cold process ({evaluation.ratio.high:.3g} times as fast at most)"
+    return ""
+
+
 def _confirm(call: Call, sha256: str) -> Confirmation:
+    """A version in a cold process, in turns with the kernel that all began with.
+
+    Small gains that were none would add up over the iterations, and a version that has become the incumbent could be
+    slow for the next one's sake; the first kernel is the user's own.
+    """
     call.watch.stage(0.1, 0.95, f"confirming version {short(sha256)} in a cold process")
-    evaluation, held = call.evaluate("confirm", sha256)
+    start = call.state.setup.sha256
+    beside = start if sha256 != start else None
+    evaluation, held = call.evaluate("confirm", sha256, beside)
+    if beside and evaluation.status == "INCONCLUSIVE":  # perhaps because of the other: what counts is this one
+        beside = None
+        evaluation, held = call.evaluate("confirm", sha256)
     measured = None
     if evaluation.status == "PASSED":
         measured = metrics.measurement(call.state.setup.target_metric, workloads(call.state.setup), evaluation)
@@ -246,7 +263,7 @@ def _confirm(call: Call, sha256: str) -> Confirmation:
         sha256=sha256,
         evaluation=evaluation,
         value=measured.value if measured else None,
-        certificate=call.certificate(evaluation, sha256, None, held),
+        certificate=call.certificate(evaluation, sha256, beside, held),
         held=held,
     )
 
