@@ -377,3 +377,11 @@ async def test_the_experiment_worked_on_last_is_offered_first(project: Project) 
     for name, when in ((first, 2000), (second, 1000)):
         os.utime(project.root / "experiments" / name / "journal.jsonl", (when, when))
     assert files.names() == [first, second]
+
+
+def test_the_evaluators_map_names_every_module_once() -> None:
+    folder = ROOT / "kopt_mcp" / "evaluator"
+    text = (folder / "__init__.py").read_text(encoding="utf-8").split("is about.\n\n")[1]
+    listed = re.findall(r"[a-z_]+", re.sub(r"\([^)]*\)|^.*?:", "", text, flags=re.MULTILINE))
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert sorted(word for word in listed if word in modules) == sorted(modules)
