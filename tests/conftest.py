@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ from hypothesis import HealthCheck, settings
 
 # Tests run on every core at once: a second thread in each would only wait, and OpenMP waits by spinning.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What is started in a shell's background ignores interrupts, and so would the servers that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "kopt",
