@@ -305,11 +305,16 @@ class Lucky(Claiming):
         return {**reply, "us": 10.0 if fields["seed"] in self.looked_at else 5.0} if op == "sample" else reply
 
 
-def test_a_gain_must_be_one_of_the_calls_that_were_seen_to_be_right(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("chance", range(4))
+def test_a_gain_must_be_one_of_the_calls_that_were_seen_to_be_right(
+    monkeypatch: pytest.MonkeyPatch, chance: int
+) -> None:
+    """Of twice the speed, by luck with every look, no more than a third is sure, and mostly none."""
     seeds = iter(range(1, 1_000_000))
     monkeypatch.setattr(bench, "new_seed", lambda: next(seeds))
     candidate = Lucky(5.0)
     work = benched(candidate, Claiming(10.0))
+    work._random = Random(chance)
     visit = work._sampler.visit
 
     def lucky(arm: Arm, chosen: list[int], check: bool) -> list[Any]:
@@ -321,4 +326,4 @@ def test_a_gain_must_be_one_of_the_calls_that_were_seen_to_be_right(monkeypatch:
     blocks(work, bench.MAX_BLOCKS)
     found = work.interval()
     assert found is not None
-    assert found.low < 1.2
+    assert found.low < 4 / 3
