@@ -196,7 +196,7 @@ def _none(root: Path) -> str:
 
 
 def _audit(root: Path, experiment: str | None) -> int:
-    from kopt_mcp.audit import audit
+    from kopt_mcp.integrity import audit
 
     found = audit(root, experiment)
     if not found:

@@ -9,7 +9,7 @@ import pytest
 from fakes import Project
 
 from kopt_mcp.__main__ import main
-from kopt_mcp.audit import audit
+from kopt_mcp.integrity import audit
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "softmax-h200-1"
