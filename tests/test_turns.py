@@ -102,6 +102,17 @@ def test_a_runner_is_not_stopped_while_it_starts_or_ends(family: tuple[int, list
     assert [state(p) for p in (one, two, three)] == ["S", "S", "T"]
 
 
+def test_a_runner_that_was_stopped_as_an_orphan_before_it_was_known_goes_on(family: tuple[int, list[int]]) -> None:
+    zygote, (one, two, forked) = family
+    turn = turn_of(zygote, one, two)
+    turn.take(one)
+    assert state(forked) == "T", "another thread takes a turn right behind the fork"
+    turn.starts(forked)
+    assert [state(p) for p in (forked, *below(forked))] == ["S", "S"]
+    turn.take(two)
+    assert state(forked) == "S"
+
+
 def test_shared_turns_run_side_by_side(family: tuple[int, list[int]]) -> None:
     zygote, (one, two, _) = family
     turn = turn_of(zygote, one, two)

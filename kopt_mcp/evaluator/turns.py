@@ -27,9 +27,13 @@ class Turn:
         self._running: set[int] = set()
 
     def starts(self, pid: int) -> None:
-        """A runner has been forked. It is not stopped until it is ready: somebody waits for that."""
+        """A runner has been forked. It is not stopped until it is ready: somebody waits for that.
+
+        Between the fork and this it looks like an orphan, and may have been stopped as one.
+        """
         with self._lock:
             self._runners.add(pid)
+            wake(pid)
 
     def ready(self, pid: int) -> None:
         """A runner has nothing more to do for its start."""
