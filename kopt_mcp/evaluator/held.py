@@ -230,15 +230,15 @@ class _Call:
             begin = time.perf_counter()
             self._process.turn.release(self._pid, self._strays)
             said = channel.wait_for(TOKEN_BYTES + COUNT.size, timeout_s)
-            us = (time.perf_counter() - begin) * 1e6
-            if glance is not None:
-                self._process.turn.halt(self._pid)
-                glance()
             (count,) = COUNT.unpack(said[TOKEN_BYTES:])
             count = 0 if count == FAILED else count
             if said[:TOKEN_BYTES] != token or count > _MOST_OUTPUTS:
                 raise Fault("CHEATED", "the candidate's process gave an answer to 'timed' that is none")
             data = channel.wait_for(count * PLACE.size, timeout_s)
+            us = (time.perf_counter() - begin) * 1e6  # of the whole answer: who says half of it may still be at work
+            if glance is not None:
+                self._process.turn.halt(self._pid)
+                glance()
         self.places = [PLACE.unpack_from(data, n * PLACE.size) for n in range(count)]
         if glance is not None:
             self._pieces = self._glance(self._process.runner.main_pid, self.places)

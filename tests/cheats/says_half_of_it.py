@@ -1,12 +1,11 @@
-"""Says how many outputs there are, and where they lie only when it has worked: the clock stops at the first word."""
+"""Says how many outputs there are, and where they lie only when it has worked: a clock may stop at the first word."""
 
 import sys
 
 import torch
 
-EXPECTED = ("TIMEOUT", "PASSED")  # on a busy machine it has worked by the time that the clock is read
+EXPECTED = ("PASSED",)  # with the time that the whole answer took
 TIMED = True
-TIMEOUT_S = 3.0
 
 
 def honest(x):
