@@ -114,6 +114,18 @@ def test_a_link_in_a_cache_is_never_followed(tmp_path: Path) -> None:
     assert list(secret.iterdir()) == [secret / "seed"], "nothing was moved out of or into what the link points at"
 
 
+def test_a_link_in_place_of_the_cache_or_of_what_is_kept_is_never_followed(tmp_path: Path) -> None:
+    secret, one, two = (cache_of(tmp_path / name, kernel=name) for name in ("secret", "one", "two"))
+    caches, left = Caches(tmp_path / "caches"), tmp_path / "left"
+    left.symlink_to(secret)
+    caches.keep("a", left)
+    (one / "triton").rename(tmp_path / "away")
+    (one / "triton").symlink_to(secret)
+    caches.keep("a", one)  # from here on a link is kept under the name of Triton's folder
+    caches.keep("a", two)
+    assert [f.read_text() for f in secret.rglob("*") if f.is_file()] == ["secret"], "nothing came or went"
+
+
 def test_what_triton_compiled_is_found_again_in_a_copy_of_its_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _INDEX = re.compile(r"__grp__.*\.json")
@@ -31,14 +31,20 @@ class Caches:
             copied(self._folder / sha256, target)
 
     def keep(self, sha256: str, source: Path) -> None:
-        """Take over what a runner of this candidate has added to its cache."""
+        """Take over what a runner of this candidate has added to its cache.
+
+        By descriptors of folders that are no links: it may still run, and put a link to anywhere in a folder's place.
+        """
+        kept = self._folder / sha256
         with self._lock, contextlib.suppress(OSError):
-            kept = self._folder / sha256
             kept.mkdir(parents=True, exist_ok=True)
-            _move_new(source, kept)
-            for kind in source.iterdir():  # what is left of Triton's folder and the like: each entry is an artefact
-                if kind.is_dir() and not kind.is_symlink() and not (kept / kind.name).is_symlink():
-                    _move_new(kind, kept / kind.name)
+            with _opened(source) as theirs, _opened(kept) as ours:
+                _move_new(theirs, ours)
+                for kind in os.listdir(
+                    theirs
+                ):  # what is left of Triton's folder and the like: each entry is an artefact
+                    with contextlib.suppress(OSError), _opened(kind, theirs) as inner, _opened(kind, ours) as target:
+                        _move_new(inner, target)
 
 
 def copied(source: Path, target: Path) -> None:
@@ -63,8 +69,17 @@ def _too_deep(source: Path) -> Callable[[str, list[str]], list[str]]:
     return lambda folder, names: names if len(Path(folder).parts) > least + _DEEPEST else []
 
 
-def _move_new(source: Path, target: Path) -> None:
+@contextlib.contextmanager
+def _opened(folder: Path | str, parent: int | None = None) -> Iterator[int]:
+    """A descriptor of a folder; OSError where that is a link, or no folder."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _move_new(source: int, target: int) -> None:
     """Move those entries of a folder that the other does not have; a link is moved as a link."""
-    for entry in source.iterdir():
-        if not os.path.lexists(target / entry.name):
-            entry.rename(target / entry.name)
+    for name in set(os.listdir(source)) - set(os.listdir(target)):
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
