@@ -85,7 +85,7 @@ def _check(case: Case, seed: int, poison: int) -> Check:
 
 def _reused(problem: Problem, case: Case, small: bool, rng: Random) -> Check:
     """New values in old tensors; where a workload sees few distributions, those are of any that tells."""
-    distribution = "normal" if small else rng.choice(_telling(problem, case) or ["normal"])
+    distribution = "normal" if small else rng.choice(telling_values(problem, case) or ["normal"])
     return Check(case, _secret(), POISONS[1], distribution, first_seed=_secret())
 
 
@@ -101,13 +101,13 @@ def _distributions(problem: Problem, case: Case, first: bool, small: bool, rng: 
     others = [d for d in problem.distributions if d != "normal"]
     if first:
         return others
-    telling = [d for d in _telling(problem, case) if d in others][: 2 if small else 1]
+    telling = [d for d in telling_values(problem, case) if d in others][: 2 if small else 1]
     rest = [d for d in others if d not in telling]
     return telling + rng.sample(rest, min(len(rest), 1 if small else 1 - len(telling)))
 
 
-def _telling(problem: Problem, case: Case) -> list[str]:
-    """Distributions on which unsafe shortcuts show, those first that every workload should see."""
+def telling_values(problem: Problem, case: Case) -> list[str]:
+    """Distributions on which unsafe shortcuts show for such inputs, those first that every workload should see."""
     kinds = {i.kind for i in case.inputs if isinstance(i, Spec)}
     allowed = [d for d in ("mixed", "large", "outlier", "shifted") if "normal" in kinds]
     allowed[1:1] = [d for d in ("equal", "alternating") if "integers" in kinds]
@@ -119,7 +119,7 @@ def _spread(problem: Problem, cases: list[Case], rng: Random) -> list[tuple[Case
 
     Were a layout or a shape tried on ordinary values only, a kernel could be wrong there on all others.
     """
-    chosen = [rng.choice(_telling(problem, case) or list(problem.distributions) or ["normal"]) for case in cases]
+    chosen = [rng.choice(telling_values(problem, case) or list(problem.distributions) or ["normal"]) for case in cases]
     return list(zip(cases, ["normal", *chosen[1:]], strict=False))
 
 
