@@ -1,12 +1,14 @@
 """What a process that was shut in cannot do. Each attempt is made in a fork, which says in a pipe how it went."""
 
+import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -88,22 +90,51 @@ def test_the_memory_and_the_environment_of_others_are_not_readable(tmp_path: Pat
     assert inside(tmp_path, Path(f"/proc/{os.getpid()}/{name}").read_bytes) == "PermissionError"
 
 
-def test_no_other_process_has_a_number_where_processes_are_hidden(tmp_path: Path) -> None:
-    parent = os.getpid()
+@contextmanager
+def neighbour(folder: Path) -> Iterator[int]:
+    """Another process that is shut in, and waits: as privileged as whoever is tried."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        sandbox.restrict([], [str(folder)], sandbox.Limits(cpu_s=5))
+        os.write(writing, b"x")
+        signal.pause()
+    os.read(reading, 1)
+    yield pid
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(reading)
+    os.close(writing)
 
+
+def test_no_other_process_has_a_number_where_processes_are_hidden(tmp_path: Path) -> None:
     def attempt() -> str:
         reading, writing = os.pipe()
         if os.fork() == 0:  # only children live in the new namespace
             try:
-                os.sched_setaffinity(parent, os.sched_getaffinity(0))
+                os.sched_setaffinity(other, os.sched_getaffinity(0))
                 os.write(writing, b"done")
             except OSError as error:
                 os.write(writing, type(error).__name__.encode())
             os._exit(0)
         return os.read(reading, 100).decode()
 
-    assert inside(tmp_path, attempt) == "done", "or there is nothing to hide from"
-    assert inside(tmp_path, attempt, hide_processes=True) == "ProcessLookupError"
+    with neighbour(tmp_path) as other:
+        assert inside(tmp_path, attempt) == "done", "or there is nothing to hide from"
+        assert inside(tmp_path, attempt, hide_processes=True) == "ProcessLookupError"
+
+
+def test_it_has_no_privileges_in_its_network_and_cannot_make_another(tmp_path: Path) -> None:
+    def attempt() -> str:
+        libc = ctypes.CDLL(None, use_errno=True)
+        made = [libc.unshare(kind) for kind in (_NEW_NET, _NEW_USER, _NEW_USER | _NEW_NET)]
+        effective = next(line for line in Path("/proc/self/status").read_text().splitlines() if "CapEff" in line)
+        return f"{made} {int(effective.split()[1], 16) & ~sandbox._OVER_FILES}"
+
+    assert inside(tmp_path, attempt) == "[-1, -1, -1] 0"
+
+
+_NEW_USER, _NEW_NET = 0x10000000, 0x40000000
 
 
 def test_limits_hold(tmp_path: Path) -> None:

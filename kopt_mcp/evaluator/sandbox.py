@@ -1,8 +1,9 @@
 """Shut a candidate's process in, with what the operating system offers to an ordinary user.
 
 `restrict` is called in the forked runner before the candidate is imported, and says what is in force, because an
-evaluation reports it: a network namespace, Landlock (files, TCP, signals), resource limits. Nothing here needs root or
-a package; where the kernel lacks something, the report says `off` and why. None of this stops an attacker of the kernel
+evaluation reports it: a network namespace, in which it has no privileges (a loop of packets there would keep the kernel
+busy while the process itself is stopped), Landlock (files, TCP, signals), resource limits. Nothing here needs root or a
+package; where the kernel lacks something, the report says `off` and why. None of this stops an attacker of the kernel
 itself, nor a candidate that reads what the interpreter's own folders hold.
 """
 
@@ -21,6 +22,8 @@ _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 _SIGKILL = 9
 _CLONE_NEWPID, _CLONE_NEWIPC = 0x20000000, 0x08000000
+_CAPABILITY_VERSION, _OVER_FILES = 0x20080522, 0x1F
+"""linux/capability.h: its third version, and the five capabilities that overrule the owners and modes of files."""
 
 # Landlock access rights, by ABI version that introduced them (linux/landlock.h).
 _EXECUTE, _WRITE, _READ, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -95,6 +98,8 @@ def restrict(
         report["shared memory"] = "own" if libc.unshare(_CLONE_NEWIPC) == 0 else _why_off()
         hidden = libc.unshare(_CLONE_NEWPID) == 0
         report["processes"] = "hidden" if hidden else _why_off()
+    if report["network"].startswith("on"):
+        report["privileges"] = _give_up_privileges(libc, own_users=report["network"] == _OWN_USERS)
     report["landlock"] = _landlock(libc, readable, writable)
     return report
 
@@ -203,7 +208,23 @@ def _leave_network(libc: ctypes.CDLL) -> str:
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
     except OSError as error:
         return f"on, user not mapped: {error.strerror}"
-    return "on, own user namespace"
+    return _OWN_USERS
+
+
+_OWN_USERS = "on, own user namespace"
+
+
+def _give_up_privileges(libc: ctypes.CDLL, own_users: bool) -> str:
+    """No power over the namespaces that this process is in, and no way to make others, in which it would have it."""
+    said = "given up"
+    if own_users:
+        try:
+            Path("/proc/sys/user/max_user_namespaces").write_text("0")
+        except OSError as error:
+            said = f"off: it may make more namespaces: {error.strerror}"
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    effective_permitted_inheritable = (ctypes.c_uint32 * 6)(_OVER_FILES, _OVER_FILES)
+    return said if libc.capset(header, effective_permitted_inheritable) == 0 else _why_off()
 
 
 def _landlock(libc: ctypes.CDLL, readable: Sequence[str], writable: Sequence[str]) -> str:
