@@ -164,15 +164,20 @@ class Candidate:
             after=lambda out: [t.detach().clone() for t in self._normalise(out, inputs)],
         )
         prints = sums(kept)
-        intact = torch.cat([before == sums(watched), inputs.guards()]).all() if watched else inputs.guards().all()
-        numbers = torch.cat([intact.to(torch.int64).view(1), prints.to(intact.device)]).tolist()
-        if not numbers[0]:
+        looked_at = [prints, before == sums(watched), inputs.guards()]
+        numbers = torch.cat([one for one in looked_at if one.numel()]).tolist()
+        if not all(numbers[prints.numel() :]):
             raise Structure("INCORRECT_NUMERICAL", "a timed call changed an input, or memory beside it")
         for kind, text in state_changes(state):
             raise Structure(kind, f"in a timed call {text}")
         if message["keep"]:
             self._kept[message["seed"]] = kept
-        return {"us": sample.us, "host_us": sample.host_us, "tail_us": sample.tail_us, "print": numbers[1:]}
+        return {
+            "us": sample.us,
+            "host_us": sample.host_us,
+            "tail_us": sample.tail_us,
+            "print": numbers[: prints.numel()],
+        }
 
     def settle(self, message: dict[str, Any]) -> dict[str, Any]:
         """A call that does not count: the first one after a switch of processes pays for the switch."""

@@ -51,8 +51,7 @@ class Claimed:
     def wake_up(self, arm: Arm, seed: int) -> Timed:
         """See `Sampler`. Also finds out how long the device must be kept busy while the host enqueues."""
         claim, timed = self._sample(arm, seed, alone=False)
-        self._host_us[id(arm)] = claim["host_us"]
-        self._spin_us = min(2 * max(self._host_us.values()) + _SPIN_US[0], _SPIN_US[1])
+        self._takes(arm, [claim])
         return timed
 
     def one(self, arm: Arm, seed: int, distribution: str) -> Timed:
@@ -74,6 +73,7 @@ class Claimed:
             made.append(timed)
             arm.unseen.append(timed.wall_us - timed.us)
             arm.tails.append(claim["tail_us"])
+        self._takes(arm, claims)
         if check:
             chosen = self._random.randrange(len(made))
             made[chosen] = self._with_outputs(arm, made[chosen], claims[chosen]["print"])
@@ -97,6 +97,11 @@ class Claimed:
         _require_nothing_behind(arms[0])
         if len(arms) == 2:
             _require_visible_gain(arms[0], arms[1])
+
+    def _takes(self, arm: Arm, claims: list[dict[str, Any]]) -> None:
+        """The device must be kept busy while the host enqueues, for either arm: twice what that took last."""
+        self._host_us[id(arm)] = max(claim["host_us"] for claim in claims)
+        self._spin_us = min(2 * max(self._host_us.values()) + _SPIN_US[0], _SPIN_US[1])
 
     def _sample(
         self, arm: Arm, seed: int, keep: bool = False, alone: bool = True, distribution: str = "normal"

@@ -90,8 +90,8 @@ def sums(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     """Two check sums of each tensor's bits, left on its device so that nobody waits for them."""
     found = []
     for tensor in tensors:
-        flat = tensor.detach().contiguous().flatten().view(torch.uint8)
-        words = flat.view(torch.int64) if flat.numel() % 8 == 0 else flat.to(torch.int64)
+        flat = tensor.detach().contiguous().view(-1)
+        words = flat.view(torch.int64) if flat.nbytes % 8 == 0 else flat.view(torch.uint8).to(torch.int64)
         found += [words.sum(), words[::3].sum()]
     return torch.stack(found) if found else torch.empty(0, dtype=torch.int64)
 
@@ -128,7 +128,7 @@ def late(tensors: list[torch.Tensor]) -> Callable[[], None]:
 
 def _other_values(values: torch.Tensor) -> torch.Tensor:
     """Values that differ, and that are as legal: of integers, which may be indices, only their order changes."""
-    return -values - 1 if values.dtype.is_floating_point else values.roll(1)
+    return -1 - values if values.dtype.is_floating_point else values.roll(1)
 
 
 class Poison:
