@@ -20,7 +20,7 @@ from kopt_mcp.evaluator.inputs import draw
 from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all
 from kopt_mcp.evaluator.runners import Place
-from kopt_mcp.evaluator.snapshots import Glance, memory_of, rebuilt
+from kopt_mcp.evaluator.snapshots import Glance, Spot, memory_of, rebuilt
 from kopt_mcp.evaluator.timing import WallClock
 from kopt_mcp.evaluator.zygote import Zygote
 from kopt_mcp.problem import Make, Problem, Spec, Workload
@@ -154,7 +154,7 @@ def test_what_a_timed_call_may_not_do_is_seen(place: Place, body: str, status: s
 
 def test_a_glance_notes_what_an_output_holds_at_that_moment() -> None:
     outputs = [torch.arange(1000.0), torch.zeros(0), torch.ones(3)]
-    pieces = Glance()(os.getpid(), [(t.data_ptr(), 4 * t.numel()) for t in outputs])
+    pieces = Glance()(os.getpid(), [Spot(t.data_ptr(), 4 * t.numel()) for t in outputs])
     assert pieces is not None
     assert {p.output for p in pieces} == {0, 1, 2}
     now = [t.view(torch.uint8) for t in outputs]
@@ -162,7 +162,20 @@ def test_a_glance_notes_what_an_output_holds_at_that_moment() -> None:
     outputs[2][1] = 2.0
     assert [p.output for p in pieces if not p.is_in(now)] == [2] * sum(p.output == 2 for p in pieces)
     assert Glance()(os.getpid(), []) == []
-    assert Glance()(os.getpid(), [(16, 100)]) is None
+    assert Glance()(os.getpid(), [Spot(16, 100)]) is None
+
+
+def test_a_glance_at_an_output_with_gaps_looks_at_its_elements() -> None:
+    buffer = torch.zeros(1 << 18)
+    column = buffer.as_strided((2, 4), (100_000, 32_000))
+    spot = Spot(buffer.data_ptr(), 4 * (100_000 + 3 * 32_000 + 1), ((2, 400_000), (4, 128_000)))
+    pieces = Glance()(os.getpid(), [spot])
+    assert pieces is not None
+    column.fill_(1.0)
+    now = buffer.view(torch.uint8)[: spot.size]
+    assert not any(piece.is_in([now]) for piece in pieces)
+    lie = Spot(spot.address, spot.size, ((1 << 62, 1 << 62),) * 100)
+    assert Glance()(os.getpid(), [lie]) is not None
 
 
 def test_memory_is_read_where_there_is_some() -> None:
@@ -187,7 +200,11 @@ def test_memory_is_read_where_there_is_some() -> None:
 )
 def test_a_description_that_does_not_fit_the_bytes_is_a_lie(meta: Any) -> None:
     with pytest.raises(Fault) as caught:
-        rebuilt([torch.zeros(16, dtype=torch.uint8)], [meta], [(64, 16)])
+        rebuilt([torch.zeros(16, dtype=torch.uint8)], [meta], [Spot(64, 16)])
     assert caught.value.status == "CHEATED"
+    fits = {"shape": [2], "strides": [3], "dtype": "float32"}
+    with pytest.raises(Fault, match="otherwise than before"):
+        rebuilt([torch.zeros(16, dtype=torch.uint8)], [fits], [Spot(64, 16)])  # it had said nothing of gaps
+    assert rebuilt([torch.zeros(16, dtype=torch.uint8)], [fits], [Spot(64, 16, ((2, 12),))])[0].shape == (2,)
     with pytest.raises(Fault, match="other outputs than it returned"):
         rebuilt([], [meta], [])

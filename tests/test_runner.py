@@ -246,7 +246,8 @@ def test_a_timed_call_waits_for_the_word_and_says_where_its_output_lies(shared: 
     said = ours.recv(1 << 12)
     assert said[:TOKEN_BYTES] == token
     assert COUNT.unpack_from(said, TOKEN_BYTES) == (1,)
-    address, size = PLACE.unpack_from(said, TOKEN_BYTES + COUNT.size)
+    address, size, gaps = PLACE.unpack_from(said, TOKEN_BYTES + COUNT.size)
+    assert gaps == 0
     assert struct.unpack("<24f", ctypes.string_at(address, size)) == tuple(2.0 * n for n in range(24))
     assert reply["outputs"] == [{"shape": [COLS, ROWS], "dtype": "float32", "strides": [1, COLS]}]
     assert candidate.hand_over({})["outputs"][0]["shape"] == [COLS, ROWS]

@@ -198,7 +198,7 @@ class Gate:
 
     def _output(self, meta: Any) -> torch.Tensor:
         data = on_device.copied(self._driver, meta, *self._mapped(meta))
-        return rebuilt([data], [meta.get("lies")], [(0, 0)])[0]
+        return rebuilt([data], [meta.get("lies")])[0]
 
     def _open(self, meta: Any) -> tuple[int, int]:
         """Where an input lies here, and its size."""

@@ -19,6 +19,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -28,10 +29,10 @@ from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Timed
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.inputs import GUARD, Guarded, dense_strides, draw
-from kopt_mcp.evaluator.outbox import COUNT, FAILED, PLACE, TOKEN_BYTES
+from kopt_mcp.evaluator.outbox import COUNT, DIMENSION, FAILED, PLACE, TOKEN_BYTES
 from kopt_mcp.evaluator.process import CandidateProcess
 from kopt_mcp.evaluator.shared import INPUTS_AT, SharedMemory
-from kopt_mcp.evaluator.snapshots import Glance, Piece, ReadMemory, can_be_read, memory_of, rebuilt
+from kopt_mcp.evaluator.snapshots import Glance, Piece, ReadMemory, Spot, can_be_read, memory_of, rebuilt
 from kopt_mcp.evaluator.timing import WallClock
 from kopt_mcp.evaluator.watching import same_bits
 from kopt_mcp.problem import Case, Problem
@@ -42,7 +43,7 @@ so that their pages are known to the runner by then."""
 _PAGE = 4096
 _SLACK = 1 << 20
 """Bytes that outputs may be larger than expected before they are not even read."""
-_MOST_OUTPUTS = 64
+_MOST_OUTPUTS, _MOST_DIMENSIONS = 64, 64 * 64
 _GLANCES = 64
 """About how many elements of an input that is an output are noted at the answer."""
 
@@ -217,7 +218,7 @@ class _Call:
     def __init__(self, process: CandidateProcess) -> None:
         self._process, self._pid = process, process.runner.pid
         self._strays = process.turn.freeze(self._pid)
-        self.places: list[tuple[int, int]] = []
+        self.places: list[Spot] = []
         self._glance = Glance()
         self._pieces: list[Piece] | None = None
 
@@ -234,12 +235,16 @@ class _Call:
             count = 0 if count == FAILED else count
             if said[:TOKEN_BYTES] != token or count > _MOST_OUTPUTS:
                 raise Fault("CHEATED", "the candidate's process gave an answer to 'timed' that is none")
-            data = channel.wait_for(count * PLACE.size, timeout_s)
+            places = list(PLACE.iter_unpack(channel.wait_for(count * PLACE.size, timeout_s)))
+            ranks = [rank for *_, rank in places]
+            if sum(ranks) > _MOST_DIMENSIONS:
+                raise Fault("CHEATED", "the candidate's process gave an answer to 'timed' that is none")
+            dimensions = DIMENSION.iter_unpack(channel.wait_for(sum(ranks) * DIMENSION.size, timeout_s))
             us = (time.perf_counter() - begin) * 1e6  # of the whole answer: who says half of it may still be at work
             if glance is not None:
                 self._process.turn.halt(self._pid)
                 glance()
-        self.places = [PLACE.unpack_from(data, n * PLACE.size) for n in range(count)]
+        self.places = [Spot(at, size, tuple(islice(dimensions, rank))) for at, size, rank in places]
         if glance is not None:
             self._pieces = self._glance(self._process.runner.main_pid, self.places)
             self._strays = self._process.turn.freeze(self._pid)
@@ -255,10 +260,10 @@ class _Call:
         Raises:
             Fault: they are more than `most`, changed after the answer, or cannot be read though ours could be.
         """
-        if sum(size for _, size in self.places) > most:
+        if sum(place.size for place in self.places) > most:
             raise Fault("INCORRECT_SHAPE", "the outputs are larger than expected")
         try:
-            found = [read(self._process.runner.main_pid, address, size) for address, size in self.places]
+            found = [read(self._process.runner.main_pid, place.address, place.size) for place in self.places]
         except OSError as error:
             if error.errno == errno.EFAULT:
                 raise Fault("CHEATED", "the candidate's process says that an output lies where nothing is") from None

@@ -13,8 +13,11 @@ from kopt_mcp.evaluator import on_device
 from kopt_mcp.evaluator.watching import Structure
 
 TOKEN_BYTES = 16
-PLACE = struct.Struct("<QQ")
-"""Address and bytes of one output, as a timed call on a CPU hands it over."""
+PLACE = struct.Struct("<QQI")
+"""Address and bytes of one output, as a timed call on a CPU hands it over, and how many dimensions of it follow: none
+where it has no gaps."""
+DIMENSION = struct.Struct("<qq")
+"""How often a dimension steps, and by how many bytes."""
 COUNT = struct.Struct("<I")
 FAILED = 0xFFFFFFFF
 """Instead of a number of outputs: there are none that could be read."""
@@ -71,7 +74,18 @@ def where(out: Any) -> bytes:
     tensors = out if type(out) in (tuple, list) else () if out is None else (out,)
     if not all(type(t) is torch.Tensor and t.layout is torch.strided for t in tensors):
         return COUNT.pack(FAILED)
-    return COUNT.pack(len(tensors)) + b"".join(PLACE.pack(t.data_ptr(), _span(t)) for t in tensors)
+    places, dimensions = [], []
+    for tensor in tensors:
+        span = _span(tensor)
+        gaps = _dimensions(tensor) if span != tensor.numel() * tensor.element_size() else []
+        places.append(PLACE.pack(tensor.data_ptr(), span, len(gaps)))
+        dimensions += gaps
+    return COUNT.pack(len(tensors)) + b"".join([*places, *dimensions])
+
+
+def _dimensions(tensor: torch.Tensor) -> list[bytes]:
+    size = tensor.element_size()
+    return [DIMENSION.pack(n, s * size) for n, s in zip(tensor.shape, tensor.stride(), strict=True)]
 
 
 def _span(tensor: torch.Tensor) -> int:

