@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kopt_mcp.evaluator import on_device
-from kopt_mcp.evaluator.watching import Structure
+from kopt_mcp.evaluator.watching import Structure, parts
 
 TOKEN_BYTES = 16
 PLACE = struct.Struct("<QQI")
@@ -71,7 +71,7 @@ class Outbox:
 
 def where(out: Any) -> bytes:
     """How many outputs there are and where they lie, in few steps: this is within the time of the call."""
-    tensors = out if type(out) in (tuple, list) else () if out is None else (out,)
+    tensors = parts(out)
     if not all(type(t) is torch.Tensor and t.layout is torch.strided for t in tensors):
         return COUNT.pack(FAILED)
     places, dimensions = [], []

@@ -40,7 +40,7 @@ def plain_outputs(returned: Any, inputs: Iterable[torch.Tensor], device: str) ->
     Raises:
         Structure: something else than plain, dense, materialised tensors of their own memory came back.
     """
-    outputs = list(returned) if type(returned) in (tuple, list) else [] if returned is None else [returned]
+    outputs = parts(returned)
     own = {t.untyped_storage().data_ptr() for t in inputs}
     for position, tensor in enumerate(outputs):
         _check_plain(tensor, position, device)
@@ -48,6 +48,13 @@ def plain_outputs(returned: Any, inputs: Iterable[torch.Tensor], device: str) ->
             raise Structure("INCORRECT_NUMERICAL", f"output {position} shares the memory of an input")
     require_own_memory([Lying.of(t) for t in outputs])
     return outputs
+
+
+def parts(returned: Any) -> list[Any]:
+    """One output or several; what a named tuple holds, as `torch.max` returns one, but nothing that it would compute."""
+    if issubclass(type(returned), (tuple, list)):
+        return list((tuple if issubclass(type(returned), tuple) else list).__iter__(returned))
+    return [] if returned is None else [returned]
 
 
 def require_own_memory(outputs: list[Lying]) -> None:
