@@ -51,7 +51,7 @@ def plain_outputs(returned: Any, inputs: Iterable[torch.Tensor], device: str) ->
 
 
 def parts(returned: Any) -> list[Any]:
-    """One output or several: what a tuple holds, if it has names too as that of `torch.max`, and nothing it computes."""
+    """One output or several: what a tuple holds, if it has names too as that of `torch.max`, not what it computes."""
     if issubclass(type(returned), (tuple, list)):
         return list((tuple if issubclass(type(returned), tuple) else list).__iter__(returned))
     return [] if returned is None else [returned]
