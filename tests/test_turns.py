@@ -147,6 +147,34 @@ def test_a_process_that_starts_another_and_ends_while_it_is_looked_at_is_no_rest
     assert next(looks) == [gone + 2], "it looks until it has found the same twice, and no longer"
 
 
+def test_what_is_woken_while_all_rest_is_found_out(family: tuple[int, list[int]]) -> None:
+    zygote, (one, two, _) = family
+    turn = turn_of(zygote, one, two)
+    turn.freeze(one)
+    turn.require_rest()
+    for woken in (one, *below(two)):
+        os.kill(woken, signal.SIGCONT)  # as a timer of its own would, whose signal that is
+        assert state(woken) == "S"
+        os.kill(woken, signal.SIGSTOP)
+        assert state(woken) == "T", "it rests again by the time that somebody looks"
+        with pytest.raises(Fault, match="though it had been stopped"):
+            turn.require_rest()
+        turn.take(one)
+        turn.take(two)
+        turn.freeze(one)
+        turn.require_rest()
+
+
+def test_another_runner_that_is_woken_during_a_call_is_found_out_after_it(family: tuple[int, list[int]]) -> None:
+    zygote, (one, two, _) = family
+    turn = turn_of(zygote, one, two)
+    turn.release(one, turn.freeze(one))
+    turn.release(one, turn.freeze(one))
+    os.kill(two, signal.SIGCONT)
+    with pytest.raises(Fault, match="though it had been stopped"):
+        turn.freeze(one)
+
+
 def test_what_is_stopped_for_its_tracer_is_not_at_rest(
     family: tuple[int, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

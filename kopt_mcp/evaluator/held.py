@@ -224,6 +224,7 @@ class _Call:
 
     def go(self, glance: Callable[[], None] | None) -> float:
         """Let it run, and return how long it took, in microseconds; with `glance` it is stopped again at once."""
+        self._process.turn.require_rest()
         channel, token = self._process.runner.channel, secrets.token_bytes(TOKEN_BYTES)
         timeout_s = self._process.timeout_s
         with self._process.faults("timed"):

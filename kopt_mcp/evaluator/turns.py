@@ -1,4 +1,8 @@
-"""Whose turn it is: every other runner is stopped, so that none can slow down the one that is being timed."""
+"""Whose turn it is: every other runner is stopped, so that none can slow down the one that is being timed.
+
+What is stopped need not stay so: a timer of its own, whose signal is SIGCONT, has the kernel wake it. So it is noted
+how often each thread has run when all are at rest, and none may have run more when they are let go on.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from kopt_mcp.evaluator.faults import Fault
 _STOP_S = 10.0
 """Longest time that stopping a process may take. A signal arrives within microseconds on an idle machine; on a busy one
 the process must be scheduled first, and nobody is to be accused of that."""
+_WOKEN = "one of the candidate's processes went on, though it had been stopped"
 
 
 class Turn:
@@ -25,6 +30,10 @@ class Turn:
         self._lock = threading.Lock()
         self._runners: set[int] = set()
         self._running: set[int] = set()
+        self._resting: dict[int, Activity] = {}
+        """What those processes had done that were found at rest, and have not been woken by us."""
+        self._others: dict[int, Activity] = {}
+        """The same without those of the runner for which all were stopped."""
 
     def starts(self, pid: int) -> None:
         """A runner has been forked. It is not stopped until it is ready: somebody waits for that.
@@ -33,7 +42,7 @@ class Turn:
         """
         with self._lock:
             self._runners.add(pid)
-            wake(pid)
+            self._wake(pid)
 
     def ready(self, pid: int) -> None:
         """A runner has nothing more to do for its start."""
@@ -44,7 +53,7 @@ class Turn:
         """A runner is about to end, and must not be stopped on its way."""
         with self._lock:
             self._running.discard(pid)
-        wake(pid)
+            self._wake(pid)
 
     def ended(self, pid: int) -> None:
         """A runner is gone."""
@@ -59,7 +68,7 @@ class Turn:
                 return False
             self._stop(self._running - {pid})
             if pid not in self._running:
-                wake(pid)
+                self._wake(pid)
             self._running = {pid}
             return True
 
@@ -67,7 +76,7 @@ class Turn:
         """Let the runner `pid` go on beside the others, where nothing is being timed."""
         with self._lock:
             if pid not in self._running:
-                wake(pid)
+                self._wake(pid)
             self._running.add(pid)
 
     def freeze(self, pid: int) -> list[int]:
@@ -77,32 +86,47 @@ class Turn:
             Processes of the runner `pid` that left its process group, for `release`.
 
         Raises:
-            Fault: `CHEATED`, something goes on running.
+            Fault: `CHEATED`, something goes on running, or was to be at rest and was not.
         """
         with self._lock:
             self._stop(self._running)
             self._running = set()
-            self._wait_until_all_rest()
-        return [one for one in sandbox.descendants(pid) if _group(one) != pid]
+            found = self._wait_until_all_rest()
+            if any(found.get(one, then) != then for one, then in self._resting.items()):
+                raise Fault("CHEATED", _WOKEN)
+            own = sandbox.descendants(pid)
+            self._resting = found
+            self._others = {one: then for one, then in found.items() if one not in (pid, *own)}
+        return [one for one in own if _group(one) != pid]
 
-    def _wait_until_all_rest(self) -> None:
+    def require_rest(self) -> None:
+        """See that nothing has run since all were stopped.
+
+        Raises:
+            Fault: `CHEATED`.
+        """
+        with self._lock:
+            if any(_activity(pid) not in (then, ()) for pid, then in self._resting.items()):
+                raise Fault("CHEATED", _WOKEN)
+
+    def _wait_until_all_rest(self) -> dict[int, Activity]:
         """Stop what still moves until two looks in a row find the same processes, and all of them at rest.
 
         One look is not enough: while it is taken, a process may start another where it has been looked already, and
         end. What rested at the first of two looks cannot have started what the second would miss.
         """
         deadline = time.monotonic() + _STOP_S
-        before: list[int] = []
+        before: dict[int, Activity] = {}
         while True:
-            found = sorted(sandbox.descendants(self.zygote))
-            moving = [pid for pid in found if not _stopped(pid)]
+            found = {pid: _activity(pid) for pid in sandbox.descendants(self.zygote)}
+            moving = [pid for pid, threads in found.items() if not _at_rest(threads)]
             if not moving and found == before:
-                return
+                return found
             if time.monotonic() > deadline:
                 raise Fault("CHEATED", f"{max(1, len(moving))} of the candidate's processes cannot be stopped")
             for pid in moving:
                 _signal(pid, signal.SIGSTOP)
-            before = [] if moving else found
+            before = {} if moving else found
 
     def halt(self, pid: int) -> None:
         """Stop a runner's process group at once; `freeze` sees to the rest."""
@@ -116,7 +140,13 @@ class Turn:
         for stray in strays:
             _signal(stray, signal.SIGCONT)
         with self._lock:
-            self._running = {pid}
+            self._running, self._resting = {pid}, self._others
+
+    def _wake(self, pid: int) -> None:
+        """Let a runner and what it started go on."""
+        for one in [pid, *sandbox.descendants(pid)]:
+            self._resting.pop(one, None)
+            _signal(one, signal.SIGCONT)
 
     def _stop(self, running: set[int]) -> None:
         """Stop these runners and what became of others' children: an orphan may have been woken by anybody."""
@@ -127,22 +157,28 @@ class Turn:
                 _signal(pid, signal.SIGSTOP)
 
 
-def wake(pid: int) -> None:
-    """Let a runner and what it started go on."""
-    for one in [pid, *sandbox.descendants(pid)]:
-        _signal(one, signal.SIGCONT)
+Activity = tuple[tuple[str, ...], ...]
+"""Of each thread of a process, its state and how often it was given a core and gave it up."""
 
 
-def _stopped(pid: int) -> bool:
+def _activity(pid: int) -> Activity:
+    """Empty for a process that is gone."""
+    try:
+        texts = [(task / "status").read_text() for task in sorted(Path(f"/proc/{pid}/task").iterdir())]
+    except OSError:
+        return ()
+    return tuple(tuple(line for line in text.splitlines() if line.startswith(_TOLD)) for text in texts)
+
+
+_TOLD = ("State:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:")
+
+
+def _at_rest(threads: Activity) -> bool:
     """Whether no thread of a process runs; a process that is gone or ending does not run either.
 
     One that is stopped for its tracer (`t`) counts as running: the tracer may have taken our signal away from it.
     """
-    try:
-        stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
-    except OSError:
-        return True
-    return all(text.rpartition(")")[2].split()[0] in "TZX" for text in stats)
+    return all(state.split()[1] in "TZX" for state, *_ in threads)
 
 
 def _group(pid: int) -> int:
