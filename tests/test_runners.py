@@ -143,6 +143,15 @@ def test_what_triton_compiled_is_found_again_in_a_copy_of_its_cache(
     assert all(Path(path).is_relative_to(tmp_path / "lent") for path in found.values())
 
 
+def test_a_file_of_gigabytes_that_takes_no_block_is_not_copied(tmp_path: Path) -> None:
+    caches, left = Caches(tmp_path / "caches"), cache_of(tmp_path / "left", kernel="first")
+    with (left / "triton" / "huge").open("wb") as file:
+        file.truncate(8 << 30)
+    caches.keep("a", left)
+    caches.lend("a", tmp_path / "target")
+    assert [f.name for f in (tmp_path / "target" / "triton").iterdir()] == ["kernel"]
+
+
 def test_a_link_in_place_of_tritons_list_is_not_written_through(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("text")

@@ -14,8 +14,8 @@ from pathlib import Path
 _INDEX = re.compile(r"__grp__.*\.json")
 """Names of Triton's lists of what belongs to a compiled kernel: by absolute paths, so that it would be compiled again
 where the cache is a copy."""
-_DEEPEST = 32
-"""Folders in folders that are copied."""
+_DEEPEST, _MOST_BYTES = 32, 1 << 30
+"""Folders in folders that are copied, and bytes."""
 
 
 class Caches:
@@ -53,7 +53,7 @@ def copied(source: Path, target: Path) -> None:
     Links stay links, since whatever they point at is not the candidate's.
     """
     with contextlib.suppress(OSError, shutil.Error, RecursionError):
-        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=_too_deep(source))
+        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=_unfit(source))
     for folder, _, names in os.walk(target):
         paths = {name: Path(folder) / name for name in names}
         for name in filter(_INDEX.fullmatch, names):
@@ -63,10 +63,24 @@ def copied(source: Path, target: Path) -> None:
                     paths[name].write_text(json.dumps({"child_paths": children}), encoding="utf-8")
 
 
-def _too_deep(source: Path) -> Callable[[str, list[str]], list[str]]:
-    """Which entries of a folder are not copied: all, where compilers put nothing and a recursion may not end."""
-    least = len(source.parts)
-    return lambda folder, names: names if len(Path(folder).parts) > least + _DEEPEST else []
+def _unfit(source: Path) -> Callable[[str, list[str]], list[str]]:
+    """Which entries of a folder are not copied: all, where compilers put nothing and a recursion may not end, and files
+    that are too large for what is left: some have gigabytes without taking a block, until they are copied."""
+    least, left = len(source.parts), _MOST_BYTES
+
+    def unfit(folder: str, names: list[str]) -> list[str]:
+        nonlocal left
+        if len(Path(folder).parts) > least + _DEEPEST:
+            return names
+        found = []
+        for name in names:
+            if (size := os.lstat(os.path.join(folder, name)).st_size) > left:
+                found.append(name)
+            else:
+                left -= size
+        return found
+
+    return unfit
 
 
 @contextlib.contextmanager
