@@ -47,7 +47,8 @@ SYSTEM_FOLDERS = (
     "/sys",
     "/run/nvidia-persistenced",
 )
-DEVICE_NODES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/kfd", "/dev/dri")
+DEVICE_NODES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+GPU_NODES = ("kfd", "dri", "nvidia*")
 _OWN_PROC = "/proc/self"
 """The CUDA driver writes below it when it starts."""
 
@@ -82,7 +83,8 @@ def restrict(
     """Apply everything that can be had to the calling process and its future children; return what is in force.
 
     With `hide_processes` its children (not itself) live in a process namespace, where no other process has a number:
-    a candidate must not pin the incumbent to one core, which neither Landlock nor a user namespace prevents. Without
+    a candidate must not pin the incumbent to one core, which neither Landlock nor a user namespace prevents. Nor do they
+    reach a GPU then, which would go on with what it was given while they are stopped. Without
     `own_network` the network stays as it is, but for TCP, which Landlock forbids: a tool that watches the process from
     outside reaches it through an abstract socket, and those belong to a network namespace.
     """
@@ -100,7 +102,8 @@ def restrict(
         report["processes"] = "hidden" if hidden else _why_off()
     if report["network"].startswith("on"):
         report["privileges"] = _give_up_privileges(libc, own_users=report["network"] == _OWN_USERS)
-    report["landlock"] = _landlock(libc, readable, writable)
+    gpus = [] if hide_processes else [str(node) for name in GPU_NODES for node in Path("/dev").glob(name)]
+    report["landlock"] = _landlock(libc, readable, [*writable, _OWN_PROC, *DEVICE_NODES, *gpus])
     return report
 
 
@@ -240,7 +243,7 @@ def _landlock(libc: ctypes.CDLL, readable: Sequence[str], writable: Sequence[str
         return _why_off()
     for path in [*SYSTEM_FOLDERS, *readable]:
         _allow(libc, ruleset, path, _READ_ONLY & everything)
-    for path in [*writable, _OWN_PROC, *DEVICE_NODES, *(str(p) for p in Path("/dev").glob("nvidia*"))]:
+    for path in writable:
         _allow(libc, ruleset, path, everything)
     restricted = libc.syscall(_LANDLOCK_RESTRICT, ruleset, 0)
     os.close(ruleset)
