@@ -133,7 +133,11 @@ def test_frozen_means_all_and_released_means_one(family: tuple[int, list[int]]) 
     turn.release(one, strays)
     assert [state(p) for p in everybody] == ["S", "S", "T", "T"]
     turn.halt(one)
-    assert state(one) == "T"
+    assert [state(p) for p in (one, two)] == ["T", "T"]
+    turn.release(one, strays)
+    os.kill(two, signal.SIGCONT)
+    turn.halt(one, [two])
+    assert [state(p) for p in (one, two)] == ["T", "T"]
 
 
 def test_a_process_that_starts_another_and_ends_while_it_is_looked_at_is_no_rest(

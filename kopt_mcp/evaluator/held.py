@@ -243,7 +243,7 @@ class _Call:
             dimensions = DIMENSION.iter_unpack(channel.wait_for(sum(ranks) * DIMENSION.size, timeout_s))
             us = (time.perf_counter() - begin) * 1e6  # of the whole answer: who says half of it may still be at work
             if glance is not None:
-                self._process.turn.halt(self._pid)
+                self._process.turn.halt(self._pid, self._strays)
                 glance()
         self.places = [Spot(at, size, tuple(islice(dimensions, rank))) for at, size, rank in places]
         if glance is not None:

@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from kopt_mcp.evaluator import sandbox
@@ -128,12 +129,14 @@ class Turn:
                 _signal(pid, signal.SIGSTOP)
             before = {} if moving else found
 
-    def halt(self, pid: int) -> None:
-        """Stop a runner's process group at once; `freeze` sees to the rest."""
+    def halt(self, pid: int, strays: Sequence[int] = ()) -> None:
+        """Stop a runner's process group at once, and those that left it; `freeze` sees to the rest."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGSTOP)
+        for stray in strays:
+            _signal(stray, signal.SIGSTOP)
 
-    def release(self, pid: int, strays: list[int]) -> None:
+    def release(self, pid: int, strays: Sequence[int]) -> None:
         """Let one frozen runner go on, its own process group first and at once: this is within the time of a call."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGCONT)
