@@ -3,8 +3,9 @@
     python experiments/overhead/iteration.py --device cuda:0 --iterations 10 --out OUT
 
 Runs the real loop, from the patch to the decision, on a softmax with at least five timed workloads: the Triton template
-on a GPU, the C example on a CPU. Each iteration is a version that was not tried before. What comes before (baseline,
-profile, diagnose) is not counted, and neither is the confirmation at an experiment's end, which no iteration contains.
+on a GPU, the C example on a CPU. Before each patch is a pause that is not counted, in which an agent would think and
+the evaluator gets processes ready (`--pause`, two seconds unless said otherwise). Each iteration is a version that was not tried before. What comes
+before (baseline, profile, diagnose) is not counted, and neither is the confirmation at an experiment's end, which no iteration contains.
 Writes OUT/iteration.md and OUT/iteration.json with every iteration, and medians by part: the evaluator notes in each
 evaluation what it has spent its time on.
 """
@@ -97,7 +98,7 @@ def evaluations(root: Path, experiment: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def run(device: str, iterations: int, root: Path) -> dict[str, Any]:
+def run(device: str, iterations: int, pause_s: float, root: Path) -> dict[str, Any]:
     """All iterations, as one JSON document."""
     name, versions = prepare(device, root)
     evaluator = LocalEvaluator(sys.executable, root / "cache")
@@ -111,6 +112,7 @@ def run(device: str, iterations: int, root: Path) -> dict[str, Any]:
                 break
             if "apply_patch" not in loop.log(begun.experiment).next:
                 loop.diagnose(begun.experiment)
+            time.sleep(pause_s)
             made.append(iterate(loop, begun.experiment, hypothesis, content))
             print(json.dumps(made[-1]), flush=True)
         here = evaluator.torch_device(device)
@@ -122,6 +124,7 @@ def run(device: str, iterations: int, root: Path) -> dict[str, Any]:
         "versions": here.versions,
         "python": platform.python_version(),
         "date": datetime.now(UTC).date().isoformat(),
+        "pause_s": pause_s,
         "workloads": {
             "all": len(found["verify"][-1]["workloads"]),
             "timed": len(found["benchmark"][-1]["workloads"]),
@@ -142,7 +145,8 @@ def table(document: dict[str, Any]) -> str:
         "",
         f"{document['device']}, {versions}, {document['date']}: `python experiments/overhead/iteration.py`, "
         f"{len(whole)} iterations of apply_patch, verify, benchmark and decide on a softmax with {counts['timed']} "
-        f"timed of {counts['all']} workloads, through the real loop. From `apply_patch` to `decide`: **median "
+        f"timed of {counts['all']} workloads, through the real loop, {document['pause_s']:g} s after the one before. "
+        f"From `apply_patch` to `decide`: **median "
         f"{statistics.median(totals):.2f} s**, fastest {totals[0]:.2f} s, slowest {totals[-1]:.2f} s.",
         "",
         "| tool | median s | longest s |",
@@ -170,11 +174,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cuda:0", help="cpu or cuda:N (default: %(default)s)")
     parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--pause", type=float, default=2.0, help="seconds before each patch (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("."))
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="kopt-iteration-"))
     try:
-        document = run(options.device, options.iterations, root)
+        document = run(options.device, options.iterations, options.pause, root)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     options.out.mkdir(parents=True, exist_ok=True)
