@@ -1,6 +1,7 @@
 """Timing two arms: what becomes of claims, with processes that claim what the test tells them to."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -210,18 +211,21 @@ class Looking:
 
     note = "all of it is seen"
 
-    def __init__(self, output: Callable[[int], torch.Tensor], seen: float | None = None) -> None:
-        self.output, self.seen = output, seen
+    def __init__(self, output: Callable[[int], torch.Tensor], sure: float, most: float) -> None:
+        self.output, self.sure, self.most = output, sure, most
 
-    def look(self, arms: Any, outputs: list[dict[str, Any]], blame: Any) -> list[Timed]:
+    def look(self, arms: Any, ratio: float, outputs: list[dict[str, Any]], blame: Any) -> list[Timed]:
         assert outputs[0]["dtype"] == "float32"
+        assert ratio == pytest.approx(2.0, rel=0.1), "that of the blocks"
         with blame(arms[1]):
             return [Timed(5.0, 50.0, 77, [self.output(77)])]
 
 
-def audited(output: Callable[[int], torch.Tensor], seen: float | None = None) -> tuple[WorkloadBench, WorkloadResult]:
+def audited(
+    output: Callable[[int], torch.Tensor], sure: float = math.inf, most: float = math.inf
+) -> tuple[WorkloadBench, WorkloadResult]:
     work = benched(Claiming(5.0), Claiming(10.0))
-    work._audit = Looking(output, seen)  # type: ignore[assignment]
+    work._audit = Looking(output, sure, most)  # type: ignore[assignment]
     work.warm_up()
     blocks(work, 6)
     return work, work.finish()
@@ -236,22 +240,23 @@ def test_calls_that_passed_an_audit_are_compared_and_its_note_names_the_workload
         audited(lambda s: torch.zeros_like(draw(case.inputs, case.literals, s, "cpu").args[0]))
 
 
-def test_a_gain_is_sure_only_as_far_as_the_harness_has_seen_it() -> None:
+def test_a_gain_is_sure_and_reported_only_as_far_as_the_harness_has_seen_it() -> None:
     case = PROBLEM.case(PROBLEM.workloads[0])
 
     def right(seed: int) -> torch.Tensor:
         return torch.softmax(draw(case.inputs, case.literals, seed, "cpu").args[0], dim=-1)
 
-    lows = {}
-    for seen in (None, 5.0, 2.0, 0.0, -1.0):
-        ratio = audited(right, seen)[1].ratio
-        assert ratio is not None
-        assert ratio.value == pytest.approx(2.0, rel=0.05)
-        lows[seen] = ratio.low
-    assert lows[None] == pytest.approx(2.0, rel=0.1)
-    assert lows[5.0] == pytest.approx(lows[None], rel=0.1)
-    assert lows[2.0] == pytest.approx(10 / 8, rel=0.05)
-    assert lows[0.0] == lows[-1.0] == 1.0
+    def found(sure: float, most: float) -> tuple[float, float, float]:
+        result = audited(right, sure, most)[1]
+        assert result.ratio is not None
+        assert result.timing is not None
+        return result.ratio.low, result.ratio.value, result.timing.latency_us
+
+    near = pytest.approx
+    assert found(math.inf, math.inf) == (near(2.0, rel=0.1), near(2.0, rel=0.05), near(5.0, rel=0.05))
+    assert found(1.3, 2.5) == (1.3, near(2.0, rel=0.05), near(5.0, rel=0.05))
+    assert found(1.2, 1.25) == (1.2, 1.25, near(8.0, rel=0.05))
+    assert found(1.0, 1.0) == (1.0, 1.0, near(10.0, rel=0.05))
 
 
 def test_what_goes_wrong_with_the_incumbent_in_an_audit_is_its_own_fault() -> None:

@@ -16,7 +16,7 @@ from kopt_mcp.evaluator import gate as gates
 from kopt_mcp.evaluator import queueing
 from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import Gate, Sweep
+from kopt_mcp.evaluator.gate import Clearing, Gate, NotShared, Passed
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.inputs import Guarded, draw
 from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT
@@ -44,11 +44,8 @@ class Device:
         self.mapped += 1
         return int.from_bytes(handle, "little"), 1 << 20
 
-    def copy(self, address: int, size: int) -> torch.Tensor:
-        return torch.frombuffer(bytearray(ctypes.string_at(address, size)), dtype=torch.uint8)
-
-    def write(self, address: int, data: torch.Tensor) -> None:
-        ctypes.memmove(address, data.data_ptr(), data.numel() * data.element_size())
+    def view(self, address: int, size: int) -> torch.Tensor:
+        return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
 
     def close(self, address: int) -> None:
         self.mapped -= 1
@@ -67,19 +64,21 @@ def lying(out: torch.Tensor) -> dict[str, Any]:
 
 
 class Process:
-    """A runner that has its calls made by `works` once the word to go on is set, and says so where it is honest."""
+    """A runner whose calls are made by `works` once the word to go on lets them, and over if it `ends` them then.
+
+    One that does not queue waits for the device itself, as a call does that looks at a value: it answers afterwards.
+    """
 
     def __init__(self, works: Callable[[torch.Tensor], torch.Tensor], queues: bool = True, ends: bool = True) -> None:
         self.works, self.queues, self.ends = works, queues, ends
         self.pid, self.words = 1, {GO_AT: 5, DONE_AT: 0}
-        self.shared: Any = self
-        self.runner: Any = self
-        self.turn: Any = self
+        self.shared = self.runner = self.turn = self.memory = self  # type: Any
         self.channel, self._theirs = socket.socketpair()
         self.held: list[Guarded] = []
+        self.waiting: dict[int, tuple[Guarded, torch.Tensor] | None] = {}
         self.made: list[torch.Tensor] = []
         self.log: list[str] = []
-        self.last = 0
+        self.runs = True
 
     def close(self) -> None:
         self.channel.close()
@@ -89,57 +88,78 @@ class Process:
         return self.words[at]
 
     def poke(self, at: int, value: int) -> None:
-        self.log.append("go")
         self.words[at] = value
-        if self.made and self.ends:
-            self._work()
+        self._work()
 
-    def take_turn(self) -> None:
-        self.log.append("turn")
+    def go(self, ticket: int) -> None:
+        self.log.append("go")
+        self.poke(GO_AT, ticket)
 
     def halt(self, pid: int) -> None:
         self.log.append("stopped")
+        self.runs = False
 
     def release(self, pid: int, strays: list[int]) -> None:
         self.log.append("released")
+        self.runs = True
 
     def workload(self, case: Any, outputs: Any) -> None:
         assert case is CASE
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        if op == "tell":
-            self.last = fields["value"]
-            if self.words[GO_AT] >= self.ticket:
-                self._work()
-            return {}
         if op == "drain":
             self.log.append("drained")
             return {}
         assert op == "hold"
-        self.made = []
         self.held = [draw(CASE.inputs, CASE.literals, 9, "cpu") for _ in range(fields["count"])]
         return {"inputs": [[described(b) for b in inputs.buffers] for inputs in self.held]}
 
-    def begin(self, op: str, ticket: int) -> None:
-        self.made, self.ticket = [torch.zeros_like(inputs.args[0]) for inputs in self.held], ticket
+    def begin(self, op: str, ticket: int, count: int) -> None:
+        self.made = [torch.zeros_like(inputs.args[0]) for inputs in self.held[:count]]
+        self._wait(ticket, self.made)
         if self.queues:
             self._theirs.send(b"x")
 
     def answer(self, op: str) -> dict[str, Any]:
+        assert all(ticket <= self.words[GO_AT] for ticket in self.waiting) or self.queues, "it would never come"
         if self.queues:
             self.channel.recv(1)
         return {"outputs": [[lying(out)] for out in self.made]}
 
+    def _wait(self, ticket: int, made: list[torch.Tensor]) -> None:
+        """Two tickets each: the first without a call."""
+        self.waiting = {ticket + 2 * n: None for n in range(len(made))}
+        self.waiting |= {ticket + 2 * n + 1: (self.held[n], out) for n, out in enumerate(made)}
+        self._work()
+
     def _work(self) -> None:
-        for out, inputs in zip(self.made, self.held, strict=True):
-            out.copy_(self.works(inputs.args[0]))
-        self.words[DONE_AT] = self.last
+        for ticket in sorted(t for t in self.waiting if t <= self.words[GO_AT] and (self.ends or self.runs)):
+            if (call := self.waiting.pop(ticket)) is not None:
+                call[1].copy_(self.works(call[0].args[0]))
+            self.words[DONE_AT] = ticket
+
+
+class Quiet:
+    """An eviction, on a device that rests but for the times that are said."""
+
+    def __init__(self, log: list[str], rests: Callable[[], bool] = lambda: True) -> None:
+        self.log, self.rests = log, rests
+
+    def __call__(self, before: Callable[[], None], after: Callable[[], None]) -> Callable[[], bool]:
+        before()
+        self.log.append("evicted")
+        after()
+        return self.rests
+
+    def rest(self) -> None:
+        self.log.append("at rest")
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Process]]:
     monkeypatch.setattr(gates, "_QUEUED_S", 0.0)
     monkeypatch.setattr(gates, "_MOST_S", 0.0)
+    monkeypatch.setattr(gates, "Stream", lambda memory: SimpleNamespace(go=memory.go, close=lambda: None))
     processes: list[Process] = []
 
     def make(works: Callable[[torch.Tensor], torch.Tensor] = torch.exp, **how: bool) -> Process:
@@ -151,36 +171,108 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Process]]:
         one.close()
 
 
-def opened(process: Process, device: Device, count: int = 3) -> Gate:
-    return Gate(process, device, CASE, OUTPUTS, count, lambda held: process.log.append("evicted"), device="cpu")  # type: ignore[arg-type]
+def opened(process: Process, device: Device, count: int = 3, mutates: tuple[int, ...] = (), **how: Any) -> Gate:
+    quiet = Quiet(process.log, **how)
+    return Gate(process, device, CASE, mutates, OUTPUTS, count, quiet, device="cpu")  # type: ignore[arg-type]
 
 
-def test_calls_get_values_that_come_while_their_process_is_stopped(made: Callable[..., Process]) -> None:
+def expected(seed: int) -> torch.Tensor:
+    return torch.exp(draw(CASE.inputs, CASE.literals, seed, "cpu").args[0])
+
+
+def outputs(passed: list[Passed] | None) -> list[torch.Tensor]:
+    assert passed is not None
+    return [one.outputs[0] for one in passed]
+
+
+def test_calls_get_their_values_one_by_one_while_their_process_is_stopped(made: Callable[..., Process]) -> None:
     process, device = made(), Device()
-    with opened(process, device) as gate:
-        process.log.clear()
-        passage = gate.through([11, 12, 13], True)
-        assert passage is not None
-        assert torch.equal(passage.outputs[1][0], torch.exp(draw(CASE.inputs, CASE.literals, 12, "cpu").args[0]))
-        assert process.log == ["stopped", "evicted", "go", "released", "drained"]
-        assert passage.us > 0
-        again = gate.through([21, 22, 21], True)
-        assert again is not None
-        assert torch.equal(again.outputs[2][0], torch.exp(draw(CASE.inputs, CASE.literals, 21, "cpu").args[0]))
+    gate = opened(process, device)
+    process.log.clear()
+    passed = gate.through([11, 12, 13], True)
+    assert [torch.equal(out, expected(seed)) for out, seed in zip(outputs(passed), (11, 12, 13), strict=True)] == [
+        True
+    ] * 3
+    assert process.log == ["stopped", *["evicted", "go", "at rest"] * 6, "released", "drained"]
+    assert passed is not None
+    assert all(0 < one.times.us <= one.times.all_us and one.times.quiet for one in passed)
+    assert torch.equal(outputs(gate.through([21, 22, 21], True))[2], expected(21))
+    gate.close()
     assert device.mapped == 0, "what was mapped was given back"
 
 
-def test_calls_that_cannot_be_held_back_get_their_values_before_they_are_asked_for(
-    made: Callable[..., Process],
+def test_outputs_that_are_not_looked_at_are_not_read(made: Callable[..., Process]) -> None:
+    gate = opened(made(), Device())
+    assert [one.outputs for one in gate.through([1, 2, 3], False) or []] == [[], [], []]
+
+
+def test_calls_that_wait_for_the_device_go_alone_beside_their_process(made: Callable[..., Process]) -> None:
+    process, device = made(), Device()
+    gate = opened(process, device)
+    process.queues = False
+    process.log.clear()
+    assert torch.equal(outputs(gate.through([11, 12, 13], True))[1], expected(12))
+    alone = [*["evicted", "go", "at rest"] * 2, "drained"]
+    assert process.log == ["drained", *alone * 3]
+    process.log.clear()
+    gate.through([1, 2], False)
+    assert process.log == alone * 2, "it is known by now"
+
+
+def test_calls_behind_which_others_keep_the_device_busy_go_alone(
+    made: Callable[..., Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process, device = made(), Device()
-    with opened(process, device) as gate:
-        process.log.clear()
-        passage = gate.at_once([11, 12, 13], True)
-        assert passage is not None
-        assert torch.equal(passage.outputs[0][0], torch.exp(draw(CASE.inputs, CASE.literals, 11, "cpu").args[0]))
-        assert process.log == ["turn", "stopped", "evicted", "released", "go", "drained"]
-    assert device.mapped == 0
+    gate = opened(process, device)
+    monkeypatch.setattr(gates, "_REST_US", -1.0)
+    process.log.clear()
+    assert torch.equal(outputs(gate.through([11, 12, 13], True))[1], expected(12))
+    assert process.log.count("stopped") == 1 + 3, "together first, then each by itself, its process stopped"
+    process.log.clear()
+    gate.through([1, 2], False)
+    assert process.log.count("stopped") == 2
+
+
+def test_calls_that_need_their_process_go_alone_too(made: Callable[..., Process]) -> None:
+    process, device = made(), Device()
+    gate = opened(process, device)
+    process.ends = False
+    process.log.clear()
+    assert torch.equal(outputs(gate.through([11, 12, 13], True))[2], expected(13))
+    assert process.log.count("stopped") == 1
+
+
+def test_calls_that_are_never_over_are_told(made: Callable[..., Process]) -> None:
+    class Endless(Process):
+        def _work(self) -> None:
+            if self.words[GO_AT] < 18:
+                super()._work()
+
+    process = Endless(torch.exp)
+    gate = opened(process, Device())
+    assert gate.through([1, 2, 3], False) is None
+    assert process.runs
+    process.close()
+
+
+def test_a_call_beside_which_the_device_did_something_else_says_so(made: Callable[..., Process]) -> None:
+    rests = iter([True, True, True, False, False, True])
+    gate = opened(made(), Device(), rests=lambda: next(rests))
+    passed = gate.through([1, 2, 3], False)
+    assert [one.times.quiet for one in passed or []] == [True, False, False]
+
+
+def test_inputs_that_a_call_changes_are_read_from_where_they_lie(made: Callable[..., Process]) -> None:
+    def works(x: torch.Tensor) -> torch.Tensor:
+        out = torch.exp(x)
+        x.fill_(7.0)
+        return out
+
+    gate = opened(made(works), Device(), mutates=(0,))
+    passed = gate.through([11, 12, 13], True)
+    assert passed is not None
+    assert all(torch.equal(one.outputs[0], torch.full_like(one.outputs[1], 7.0)) for one in passed)
+    assert torch.equal(passed[1].outputs[1], expected(12))
 
 
 def test_a_second_gate_before_one_process_is_shut_too(made: Callable[..., Process]) -> None:
@@ -189,36 +281,32 @@ def test_a_second_gate_before_one_process_is_shut_too(made: Callable[..., Proces
         with opened(process, device) as gate:
             go = process.words[GO_AT]
             gate.through(seeds, False)
-            assert process.words[GO_AT] == go + 1, "a word that holds a later number would let calls through at once"
+            assert process.words[GO_AT] == go + 6, "a word that holds a later number would let calls through at once"
 
 
-def test_calls_that_cannot_be_queued_are_let_go_and_told(made: Callable[..., Process]) -> None:
-    process, device = made(queues=False), Device()
-    with opened(process, device) as gate:
-        assert gate.through([1, 2, 3], False) is None
-        assert process.words[DONE_AT] == process.last, "nothing is left waiting"
-
-
-def test_calls_that_are_never_over_are_told_and_their_process_goes_on(made: Callable[..., Process]) -> None:
-    process, device = made(), Device()
-    with opened(process, device) as gate:
-        process.ends = False
-        assert gate.through([1, 2, 3], False) is None
-    assert process.log[-2:] == ["released", "drained"]
-    assert device.mapped == 0
-
-
-def test_outputs_that_calls_share_are_noticed(made: Callable[..., Process]) -> None:
+def test_outputs_that_calls_share_are_read_before_the_next_one_goes(made: Callable[..., Process]) -> None:
     class OneBuffer(Process):
-        def answer(self, op: str) -> dict[str, Any]:
-            reply = super().answer(op)
-            return {"outputs": [reply["outputs"][0] for _ in reply["outputs"]]}
+        def begin(self, op: str, ticket: int, count: int) -> None:
+            super().begin(op, ticket, 0)
+            self.made = [torch.zeros_like(self.held[0].args[0])] * count
+            self._wait(ticket, self.made)
 
-    assert opened(made(), Device()).distinct
-    sharing = OneBuffer(torch.exp)
-    assert not opened(sharing, Device()).distinct
-    assert opened(sharing, Device(), 1).distinct
-    sharing.close()
+    process = OneBuffer(torch.exp)
+    found = outputs(opened(process, Device()).through([11, 12, 13], True))
+    assert [torch.equal(out, expected(seed)) for out, seed in zip(found, (11, 12, 13), strict=True)] == [True] * 3
+    process.close()
+
+
+def test_other_calls_than_were_asked_for_are_a_lie(made: Callable[..., Process]) -> None:
+    class Fewer(Process):
+        def answer(self, op: str) -> dict[str, Any]:
+            return {"outputs": super().answer(op)["outputs"][1:]}
+
+    process = Fewer(torch.exp)
+    with pytest.raises(Fault, match="queued other calls") as caught:
+        opened(process, Device())
+    assert caught.value.status == "CHEATED"
+    process.close()
 
 
 def test_memory_that_cannot_be_reached_is_no_trick(made: Callable[..., Process]) -> None:
@@ -227,6 +315,23 @@ def test_memory_that_cannot_be_reached_is_no_trick(made: Callable[..., Process])
     with pytest.raises(Fault, match="cannot be reached: no such handle") as caught:
         opened(process, device)
     assert caught.value.status == "RUNTIME_ERROR"
+
+
+def test_memory_that_cannot_be_shared_is_said_so(made: Callable[..., Process]) -> None:
+    class Inputs(Process):
+        def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+            return {"inputs": []}
+
+    class Outputs(Process):
+        def answer(self, op: str) -> dict[str, Any]:
+            return {"outputs": []}
+
+    for kind in (Inputs, Outputs):
+        process, device = kind(torch.exp), Device()
+        with pytest.raises(NotShared):
+            opened(process, device)
+        assert device.mapped == 0
+        process.close()
 
 
 def test_a_description_that_is_none_is_a_lie(made: Callable[..., Process]) -> None:
@@ -254,20 +359,42 @@ def test_inputs_beyond_the_end_of_their_memory_are_a_lie(made: Callable[..., Pro
     assert caught.value.status == "CHEATED"
 
 
-def test_calls_wait_until_the_device_does_nothing_else() -> None:
-    taken = [62.0, 60.0, 61.0, 60.0, 65.0, 900.0, 400.0, 64.0, 70.0]
-    sweep = Sweep(lambda: taken.pop(0))
-    sweep(True)
-    assert taken == [70.0], "work that another has left is waited for, and noise is none"
-    sweep(True)
-    taken += [150.0] * 7
-    sweep(False)
-    assert taken == [150.0], "what it takes at best is another thing while calls are held back"
-    times = iter([60.0] * 5)
-    busy = Sweep(lambda: next(times, 500.0))
+class Evictions:
+    """A clock whose evictions take these microseconds, and the last of them for ever."""
+
+    def __init__(self, *us: float) -> None:
+        self.us = list(us)
+        self.log: list[str] = []
+
+    def clear(self, before: Callable[[], None], after: Callable[[], None]) -> Callable[[], float]:
+        before()
+        after()
+        us = self.us.pop(0) if len(self.us) > 1 else self.us[0]
+        return lambda: us
+
+    def touch(self) -> None:
+        self.log.append("touched")
+
+
+def test_an_eviction_that_takes_longer_than_at_best_tells_of_other_work() -> None:
+    def clear() -> bool:
+        return clearing(lambda: clock.log.append("values"), lambda: clock.log.append("go"))()
+
+    clock = Evictions(62.0, 60.0, 61.0, 60.0, 65.0, 64.0, 90.0, 70.0, 50.0, 61.0)
+    clearing = Clearing(clock)
+    assert [clear() for _ in range(5)] == [True, False, True, True, False], "noise is none, and the least is learnt"
+    assert clock.log == ["values", "go"] * 5
+    clearing.rest()
+    assert clock.log[-1] == "touched"
+    busy = Clearing(Evictions(*[60.0] * 5, 500.0))
+    assert [busy(_nothing, _nothing)() for _ in range(50)] == [False] * 50
     with pytest.raises(Fault, match="works while nothing of this evaluation should") as caught:
-        busy(True)
+        busy(_nothing, _nothing)()
     assert caught.value.status == "DEVICE_BUSY"
+
+
+def _nothing() -> None:
+    return
 
 
 class Queue:
@@ -279,12 +406,12 @@ class Queue:
     def wait(self, ticket: int) -> None:
         self.log.append(("wait", ticket))
 
-    def tell(self, value: int) -> None:
-        self.log.append(("tell", value))
+    def tell(self, ticket: int) -> None:
+        self.log.append(("tell", ticket))
 
 
 @pytest.mark.parametrize("made_by", [lambda x: 2 * x, lambda x: (2 * x).t(), lambda x: (2 * x)[:, :3]])
-def test_a_runner_queues_the_calls_between_the_two_words_and_says_where_the_outputs_lie(
+def test_a_runner_queues_each_call_between_two_words_and_says_where_the_outputs_lie(
     monkeypatch: pytest.MonkeyPatch, made_by: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     device = Device()
@@ -296,15 +423,14 @@ def test_a_runner_queues_the_calls_between_the_two_words_and_says_where_the_outp
         one._function = lambda x: called.append(x) or made_by(x)  # type: ignore[func-returns-value]
         spec = {"kind": "normal", "shape": [3, 5], "dtype": "float32", "args": {"scale": 1.0, "shift": 0.0}}
         one.workload({"inputs": [{"spec": spec}], "params": {}, "outputs": [], "literals": []})
-        held = one.hold({"count": 2, "distribution": "normal", "layout": "contiguous"})["inputs"]
-        assert [len(call) for call in held] == [1, 1]
-        told = one.enqueue({"ticket": 7})["outputs"]
-        one.tell({"value": 9})
-        assert one._gate.log == [("wait", 7), ("tell", 9)]
+        held = one.hold({"count": 3, "distribution": "normal", "layout": "contiguous"})["inputs"]
+        assert [len(call) for call in held] == [1, 1, 1]
+        told = one.enqueue({"ticket": 7, "count": 2})["outputs"]
+        assert one._gate.log == [(what, ticket) for ticket in (7, 8, 9, 10) for what in ("wait", "tell")]
         gate = object.__new__(Gate)
         gate._driver, gate._maps = device, {}
         for x, call in zip(called, told, strict=True):
-            assert torch.equal(gate._read([call])[0][0], made_by(x))
+            assert torch.equal(gate._output(call[0]), made_by(x))
 
 
 def named(_: Device, tensor: torch.Tensor) -> dict[str, Any]:
@@ -344,7 +470,8 @@ def test_a_stream_waits_for_one_word_and_writes_the_other(monkeypatch: pytest.Mo
     made = stream(monkeypatch, library)
     made.wait(7)
     made.tell(9)
-    assert library.calls == [("wait", 1 << 40, 7), ("write", (1 << 40) + 128, 9)]
+    made.go(7)
+    assert library.calls == [("wait", 1 << 40, 7), ("write", (1 << 40) + 128, 9), ("write", 1 << 40, 7)]
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,11 @@ class FakeDriver:
     def __init__(self, memory: torch.Tensor) -> None:
         self.memory = memory
         self.opened = 0
+        self.private = False
 
     def handle(self, address: int) -> tuple[bytes, int]:
+        if self.private:
+            raise OSError(1, "cuIpcGetMemHandle failed with CUDA error 1")
         return HANDLE, address - self.memory.data_ptr()
 
     def open(self, handle: bytes) -> tuple[int, int]:
@@ -31,10 +34,10 @@ class FakeDriver:
         self.opened += 1
         return BASE, self.memory.numel()
 
-    def copy(self, address: int, size: int) -> torch.Tensor:
+    def view(self, address: int, size: int) -> torch.Tensor:
         start = address - BASE
         assert 0 <= start <= start + size <= self.memory.numel()
-        return self.memory[start : start + size].clone()
+        return self.memory[start : start + size]
 
     def close(self, address: int) -> None:
         assert address == BASE
@@ -65,6 +68,17 @@ def test_large_outputs_are_named_and_small_ones_copied() -> None:
         assert torch.equal(read(device, first).view(torch.int32), large.view(torch.int32))
         assert second == {"shape": [3], "dtype": "float32", "offset": 0, "bytes": 12}
         assert shared[:12] == struct.pack("<3f", 1, 1, 1)
+
+
+def test_large_outputs_in_memory_that_cannot_be_shared_are_copied_too() -> None:
+    device = FakeDriver(torch.arange(1 << 21, dtype=torch.int32).view(torch.uint8))
+    device.private = True
+    with mmap.mmap(-1, 1 << 23) as shared:
+        box = Outbox(shared, "cpu")
+        box.leave_on_device(device)
+        (meta,) = box.put([device.memory[: 1 << 20].view(torch.int32)])
+        assert meta == {"shape": [1 << 18], "dtype": "int32", "offset": 0, "bytes": 1 << 20}
+        assert shared[4:8] == struct.pack("<i", 1)
 
 
 GOOD: dict[str, Any] = {"shape": [2, 2], "dtype": "float32", "bytes": 16, "offset": 0, "handle": HANDLE.hex()}

@@ -5,50 +5,40 @@ Whatever a candidate does to the clock, the eviction or the draw in its own proc
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
-import torch
-
 from kopt_mcp import stats
-from kopt_mcp.evaluator.arms import Arm, Timed
+from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Timed
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import Passage
-from kopt_mcp.evaluator.watching import same_bits
+from kopt_mcp.evaluator.gate import NotShared, Passed
 
 _AUDITED_GAIN = 0.01
 """Share of the incumbent's time that no gain is made of: the bar for accepting one is 1 %."""
-_SEEN_SHARE = 0.5
-"""Least share of it that must be seen. Not all: calls that follow each other closely need not take what each takes
-alone."""
-_PASSAGES, _ROUNDS, _SURE_SHARE = 9, 2, 0.25
-"""How often each arm's calls pass in a round, and the most rounds; one is enough where the doubt is below this share of
-the gain."""
-_PASS_US, _FEWEST_CALLS, _MOST_CALLS = 400.0, 16, 32
-"""How long a passage should take beside what the gate itself takes, how many calls it has if there is room for them,
-whether or not the cache has room for their outputs, and the most."""
-_LOOKED_AT, _CHEAP_BYTES = (2, 3), 4 << 20
-"""Of the first arm's passages, how many have their outputs compared, and up to which size of these it is more."""
+_SEEN_SHARE = 0.7
+"""Least share of it that must be seen."""
+_MOST_CALLS, _PASSAGES, _ROUNDS, _SURE_SHARE = 12, 2, 4, 0.25
+"""How many calls pass at a time, how often in a round for each arm, and the most rounds; fewer are enough where the
+doubt is below this share of the gain."""
+_COMPARED = 3
+"""How many of the candidate's calls have their outputs compared: the fastest, since a call that left work out is."""
+_EMPTY_US = 1.5
+"""How far two processes may differ in what they take without a call; a larger difference would be made by somebody."""
 _BY = "by the harness's own clock"
-_DOUBT = 3.0
-"""Standard errors that the difference may be larger than it was seen."""
+_DOUBT, _SURE = 3.0, 2.0
+"""Standard errors that the difference may be larger than it was seen, and smaller for what is sure of it."""
 
 
 class Gated(Protocol):
     """A gate in front of one arm's calls; `gate.Gate` is one."""
 
-    distinct: bool
-    """Whether each call has outputs of its own."""
-
-    def through(self, seeds: list[int], look: bool) -> Passage | None:
-        """Let calls pass; None where they cannot be held back."""
-
-    def at_once(self, seeds: list[int], look: bool) -> Passage | None:
-        """The same without holding them back, from when they are asked for; None where they are never over."""
+    def through(self, seeds: list[int], look: bool) -> list[Passed] | None:
+        """Let a call pass for each seed; None where they are never over."""
 
     def close(self) -> None:
         """It is needed no more."""
@@ -59,20 +49,50 @@ class Room:
     """How much may be queued at once."""
 
     input_bytes: int
-    cache_bytes: int
     most_bytes: int
 
-    def calls(self, us: float, output_bytes: int) -> int:
-        """How many calls that take `us`; if many, their outputs stay in the cache, as those of a call alone would."""
-        cached = self.cache_bytes // 4 // max(1, output_bytes)
-        fitting = self.most_bytes // max(1, self.input_bytes + output_bytes)
-        return max(1, min(_MOST_CALLS, math.ceil(_PASS_US / us), max(_FEWEST_CALLS, cached), fitting))
+    def calls(self, output_bytes: int) -> int:
+        """How many calls fit, with their outputs here and there."""
+        return max(1, min(_MOST_CALLS, self.most_bytes // max(1, self.input_bytes + 2 * output_bytes)))
 
 
 OpenGate = Callable[[Arm, list[dict[str, Any]], int], Gated]
 """For an arm, what the reference returns, and how many calls are to pass at once."""
 Blame = Callable[[Arm], AbstractContextManager[None]]
 """In which what goes wrong is an arm's fault."""
+
+
+@dataclass
+class _Seen:
+    """What came through: of each arm the times of the calls, and the candidate's calls that are to be compared."""
+
+    told: list[list[float]] = field(default_factory=lambda: [[], []])
+    """Until the arm's own stream said so."""
+    rested: list[list[float]] = field(default_factory=lambda: [[], []])
+    """Until the device did nothing any more."""
+    empty: list[list[float]] = field(default_factory=lambda: [[], []])
+    """Until the stream said so without a call."""
+    fastest: list[Timed] = field(default_factory=list)
+
+    def add(self, which: int, seeds: Sequence[int], passed: Sequence[Passed]) -> None:
+        for seed, one in zip(seeds, passed, strict=True):
+            if one.times.quiet:
+                self.told[which].append(one.times.us)
+                self.rested[which].append(one.times.all_us)
+                self.empty[which].append(one.times.empty_us)
+                self.fastest += [Timed(one.times.us, one.times.all_us, seed, one.outputs)] if which == 0 else []
+        self.fastest = heapq.nsmallest(_COMPARED, self.fastest, key=lambda timed: timed.us)
+
+    def gain(self) -> tuple[float, float]:
+        """By how much the candidate's calls are shorter, and the standard error of that.
+
+        The device's rest is told by nobody, and less exactly: it is believed where it says less without a doubt.
+        """
+        took, error = _difference(self.told)
+        apart, doubt = _difference(self.empty)
+        seen, error = took - max(-_EMPTY_US, min(_EMPTY_US, apart)), math.hypot(error, doubt)
+        less, doubt = _difference(self.rested)
+        return (seen, error) if seen <= less + _EMPTY_US + _DOUBT * doubt else (less, doubt)
 
 
 class Audit:
@@ -88,34 +108,37 @@ class Audit:
     ) -> None:
         """`effect` says how far claims of calls that take so long may be off for good, see `Sampler`."""
         self._open, self._room, self._effect, self._seed, self._random = open_gate, room, effect, seed, rng
-        self._count = self._looks = 1
         self.note = ""
-        self.seen: float | None = None
-        """Microseconds of the gain that are seen for a call; None where nothing was looked into."""
+        self.sure = self.most = math.inf
+        """The ratio of incumbent to candidate that is sure by the harness's clock, and the largest that it allows;
+        infinite where nothing was looked into."""
 
-    def look(self, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame) -> list[Timed]:
-        """See how much of the first arm's gain over the second there is; its calls that are still to be compared.
+    def look(self, arms: Sequence[Arm], ratio: float, outputs: list[dict[str, Any]], blame: Blame) -> list[Timed]:
+        """See how much there is of a gain, claimed by the ratio or by the times; calls that are still to be compared.
 
         Raises:
             Fault: `SUSPECT`, too little of it can be seen.
         """
         candidate, incumbent = (stats.median(arm.samples) for arm in arms)
+        candidate = min(candidate, incumbent / ratio)
         if incumbent - candidate <= _AUDITED_GAIN * incumbent:
             return []
         claimed = self._claimed(candidate, incumbent, arms)
-        size = sum(o["bytes"] for o in outputs)
-        self._count, self._looks = self._room.calls(candidate, size), _LOOKED_AT[size <= _CHEAP_BYTES]
         try:
-            looked_at = self._looked(arms, outputs, blame, claimed)
-            if looked_at is None:  # calls that share their outputs pass one by one, so that each can be looked at
-                self._count = 1
-                looked_at = self._looked(arms, outputs, blame, claimed)
-        except Fault as fault:
-            if fault.status != "OUT_OF_MEMORY":
-                raise
-            self.note = f"not seen {_BY}: there is no room for calls that are held back"
+            seen = self._passages(arms, outputs, blame, claimed)
+        except NotShared:
+            self.sure = self.most = 1.0
+            self.note = f"no gain is seen {_BY}: its memory, or the incumbent's, is of a kind that cannot be shared"
             return []
-        return looked_at or []
+        gain, error = seen.gain()
+        self.sure = _ratio(incumbent, gain - _SURE * error)
+        self.most = _ratio(incumbent, gain + _DOUBT * max(error, _standard_error(seen.told[1])))
+        self.note = f"{gain:.2f} (±{_DOUBT * error:.2f}) of {max(claimed, 0):.2f} us gained for sure are seen {_BY}"
+        if gain + _DOUBT * error < _SEEN_SHARE * claimed:
+            text = f"a gain of {claimed:.2f} us a call is claimed, of which the harness's own clock sees {gain:.2f} us"
+            with blame(arms[0]):
+                raise Fault("SUSPECT", f"{text}, or {gain + _DOUBT * error:.2f} us at the most")
+        return seen.fastest
 
     def _claimed(self, candidate: float, incumbent: float, arms: Sequence[Arm]) -> float:
         """The gain in microseconds that is claimed beyond what chance makes of none; it may be nothing, or less."""
@@ -124,105 +147,44 @@ class Audit:
         )
         return incumbent - candidate - chance - _AUDITED_GAIN * incumbent
 
-    def _looked(
-        self, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame, claimed: float
-    ) -> list[Timed] | None:
-        """None where calls must not pass together."""
+    def _passages(self, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame, claimed: float) -> _Seen:
+        count = self._room.calls(sum(o["bytes"] for o in outputs))
+        seen = _Seen()
         with ExitStack() as stack:
-            gates = []
+            gates: list[Gated] = []
             for arm in arms:
                 with blame(arm):
-                    gates.append(stack.enter_context(closing(self._open(arm, outputs, self._count))))
-            if self._count > 1 and not all(gate.distinct for gate in gates):
-                return None
-            return self._alternately(arms, gates, blame, claimed)
-
-    def _alternately(self, arms: Sequence[Arm], gates: Sequence[Gated], blame: Blame, claimed: float) -> list[Timed]:
-        for held in (True, False):
-            times: list[list[float]] = [[] for _ in gates]
-            looked_at = self._passages(arms, gates, blame, held, times)
-            for _ in range(_ROUNDS - 1):
-                if looked_at is None or _difference(times)[1] < _SURE_SHARE * abs(claimed):
+                    gates.append(stack.enter_context(closing(self._open(arm, outputs, count))))
+            for number in range(_ROUNDS):
+                if number and _DOUBT * seen.gain()[1] < _SURE_SHARE * abs(claimed):
                     break
-                more = self._passages(arms, gates, blame, held, times)
-                looked_at = None if more is None else [*looked_at, *more]
-            if looked_at is not None:
-                with blame(arms[0]):
-                    self._judge(times, claimed, held)
-                return looked_at
-        self.note = f"not seen {_BY}: its calls cannot be held back, and are not over when they return"
-        return []
+                for _ in range(_PASSAGES):
+                    for which in self._random.sample(range(2), 2):
+                        with blame(arms[which]):
+                            self._pass(which, gates[which], count, seen)
+        return seen
 
-    def _passages(
-        self, arms: Sequence[Arm], gates: Sequence[Gated], blame: Blame, held: bool, times: list[list[float]]
-    ) -> list[Timed] | None:
-        """Add to the times of both arms; some of the first one's calls, or None where one of them does not pass."""
-        looked_at = []
-        chosen = self._random.sample(range(_PASSAGES), self._looks)
-        for number in range(_PASSAGES):
-            for which in self._random.sample(range(2), 2):
-                look = which == 0 and number in chosen
-                with blame(arms[which]):
-                    passed = self._pass(gates[which].through if held else gates[which].at_once, look)
-                    if passed is None and which == 0 and not held:
-                        raise Fault("SUSPECT", "its calls take far longer than is claimed by the harness's own clock")
-                if passed is None:
-                    return None
-                us, calls = passed
-                times[which].append(us)
-                looked_at += calls
-        return looked_at
+    def _pass(self, which: int, gate: Gated, count: int, seen: _Seen) -> None:
+        seeds = [self._seed() for _ in range(count)]
+        passed = gate.through(seeds, look=which == 0)
+        if passed is None:
+            raise Fault("SUSPECT", f"its calls take far longer than is claimed {_BY}")
+        seen.add(which, seeds, passed)
 
-    def _pass(
-        self, through: Callable[[list[int], bool], Passage | None], look: bool
-    ) -> tuple[float, list[Timed]] | None:
-        """The time of one call of a passage, and those calls whose outputs are to be compared.
 
-        Two calls get the same values or not, by chance: what all of them have computed is then known from two, and
-        which of them must agree is not.
-        """
-        two = [self._seed(), self._seed()]
-        seeds = [self._random.choice(two) for _ in range(self._count)]
-        passage = through(seeds, look)
-        if passage is None:
-            return None
-        us = passage.us / self._count
-        made = [Timed(us, passage.us, seed, out) for seed, out in zip(seeds, passage.outputs, strict=False)]
-        return us, _differing(made)
-
-    def _judge(self, times: list[list[float]], claimed: float, held: bool) -> None:
-        seen, doubt = _difference(times)
-        # With the host's part, whose ups and downs are large beside a short call, the doubt is the candidate's benefit.
-        self.seen = seen if held else seen + doubt
-        how = "" if held else ", with the host's part"
-        self.note = f"{seen:.2f} (±{doubt:.2f}) of {max(claimed, 0):.2f} us gained for sure are seen {_BY}{how}"
-        if seen + doubt < _SEEN_SHARE * claimed:
-            text = f"a gain of {claimed:.2f} us a call is claimed, of which the harness's own clock sees {seen:.2f} us"
-            raise Fault("SUSPECT", f"{text}, or {seen + doubt:.2f} us at the most")
+def _ratio(incumbent: float, gain: float) -> float:
+    """Of the incumbent's time to one that is shorter by so much, and never longer."""
+    return incumbent / max(incumbent - max(gain, 0.0), RESOLUTION_US)
 
 
 def _difference(times: list[list[float]]) -> tuple[float, float]:
-    """By how much the second arm's calls take longer, and how far from that the truth may lie."""
-    doubt = _DOUBT * math.hypot(*(_standard_error(t) for t in times))
-    return stats.median(times[1]) - stats.median(times[0]), doubt
+    """By how much the second arm's calls take longer, and the standard error of that."""
+    if not all(times):
+        return 0.0, math.inf
+    return stats.median(times[1]) - stats.median(times[0]), math.hypot(*(_standard_error(t) for t in times))
 
 
 def _standard_error(times: Sequence[float]) -> float:
     """Of the median, from the median absolute deviation: 1.2533 and 1.4826 for a normal distribution."""
     middle = stats.median(times)
     return 1.2533 * 1.4826 * stats.median([abs(t - middle) for t in times]) / math.sqrt(len(times))
-
-
-def _differing(made: list[Timed]) -> list[Timed]:
-    """The calls without those whose outputs are bit by bit another one's of the same values."""
-    kept: list[Timed] = []
-    for one in made:
-        if not any(one.seed == other.seed and _same(one.outputs or [], other.outputs or []) for other in kept):
-            kept.append(one)
-    return kept
-
-
-def _same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
-    return len(some) == len(others) and all(
-        a.shape == b.shape and a.dtype == b.dtype and same_bits(a, b) for a, b in zip(some, others, strict=True)
-    )

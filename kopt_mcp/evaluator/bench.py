@@ -21,7 +21,7 @@ from random import Random
 from typing import Any
 
 from kopt_mcp import stats
-from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Sampler, Timed
+from kopt_mcp.evaluator.arms import Arm, Sampler, Timed
 from kopt_mcp.evaluator.audit import Audit
 from kopt_mcp.evaluator.checks import telling_values
 from kopt_mcp.evaluator.compare import BadReference, Expected
@@ -132,19 +132,17 @@ class WorkloadBench:
             self.ratios.append(self._sampler.typical(times[1]) / self._sampler.typical(times[0]))
 
     def interval(self) -> Ratio | None:
-        """Incumbent time / candidate time so far."""
+        """Incumbent time / candidate time so far; no more than the harness's own clock has seen, if it has looked."""
         if not self.ratios:
             return None
         value, low, high = stats.bootstrap_interval(self.ratios)
         low, high = stats.widen(value, low, high, self._process_effect())
-        return Ratio(value, min(low / self._unproven(), self._seen()), high, len(self.ratios))
+        sure, most = self._seen()
+        return Ratio(min(value, most), min(low / self._unproven(), sure), high, len(self.ratios))
 
-    def _seen(self) -> float:
-        """The ratio by the harness's own clock, where the claimed one was looked into: no more of it is sure."""
-        if self._audit is None or self._audit.seen is None:
-            return math.inf
-        incumbent = stats.median(self._arms[1].samples)
-        return incumbent / max(incumbent - max(self._audit.seen, 0.0), RESOLUTION_US)
+    def _seen(self) -> tuple[float, float]:
+        """The ratio that is sure by the harness's own clock, and the largest that it allows."""
+        return (math.inf, math.inf) if self._audit is None else (self._audit.sure, self._audit.most)
 
     def _unproven(self) -> float:
         """By which factor the fastest call that was seen to be right is slower than what stands for all of them.
@@ -198,7 +196,7 @@ class WorkloadBench:
             workload=self.workload.name,
             status="PASSED",
             checks=candidate.checks,
-            timing=self._timing(candidate),
+            timing=self._timing(candidate, stats.median(self._arms[-1].samples) / self._seen()[1]),
             incumbent=self._timing(self._arms[1]) if len(self._arms) == 2 else None,
             ratio=self.interval(),
         )
@@ -214,7 +212,7 @@ class WorkloadBench:
         if self._audit is None or len(self._arms) != 2:
             return
         with self._spent.on("audit"):
-            looked_at = self._audit.look(self._arms, self._outputs, self._blamed)
+            looked_at = self._audit.look(self._arms, stats.median(self.ratios), self._outputs, self._blamed)
         for timed in looked_at:
             with self._blamed(self._arms[0]):
                 self._compare(self._arms[0], timed, "normal", self._expected(timed.seed, "normal"))
@@ -327,11 +325,12 @@ class WorkloadBench:
             kind = Fault if arm is self._arms[0] else IncumbentFault
             raise kind(fault.status, f"{self.workload.name}: {fault.detail}") from None
 
-    def _timing(self, arm: Arm) -> Timing:
+    def _timing(self, arm: Arm, least_us: float = 0.0) -> Timing:
+        """What the samples say, and no less than the harness's own clock allows."""
         return Timing(
-            latency_us=stats.median(arm.samples),
+            latency_us=max(stats.median(arm.samples), least_us),
             p10_us=stats.quantile(arm.samples, 0.1),
-            p90_us=stats.quantile(arm.samples, 0.9),
+            p90_us=max(stats.quantile(arm.samples, 0.9), least_us),
             samples=len(arm.samples),
             method="wall" if self._device == "cpu" else "cuda_events",
             cache="l2_cold",

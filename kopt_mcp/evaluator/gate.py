@@ -1,23 +1,25 @@
 """Calls on a GPU between two moments that the harness knows: how long they take by its own clock, and nothing else.
 
-The runner queues its calls behind a word in the shared memory, on which its stream waits, and another behind them that
-its stream writes. While its process is stopped the harness puts values that nobody there has seen into the inputs of
-these calls and evicts the L2. Then it sets the first word, and looks at the second until it is set. Before that nothing
-can be computed; what has not been computed by then is missing from the outputs, which are read at once.
+The runner queues its calls, each behind a word in the shared memory on which its stream waits, and before another that
+its stream writes. Then its process is stopped, and the calls go one by one. The harness puts values that nobody there
+has seen into a call's inputs, evicts the L2 and sets the first word, all of it queued on the device at once, so that
+nobody else has the device in between. It looks at the second word until that is set, then waits for a kernel of its
+own, which runs when the device does nothing else any more, and reads what the call has put out.
 
-What the device takes to see the first word and to write the second is in every such time, of any candidate: only
-differences between two candidates say something. Launching is not in it, since everything had been queued before.
+What the device takes to change hands, to see the first word and to write the second is in every such time; before each
+call goes a pair of words with nothing in between, which tells how long that is. Launching is not in it, since it came
+before; but a call that waits for the device itself cannot be stopped: it goes alone, and what its host does after the
+wait is in it.
 """
 
 from __future__ import annotations
 
-import secrets
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -25,29 +27,56 @@ from kopt_mcp.evaluator import on_device
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.inputs import Guarded, draw
 from kopt_mcp.evaluator.process import CandidateProcess
-from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT
+from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT, Stream
 from kopt_mcp.evaluator.snapshots import rebuilt
 from kopt_mcp.problem import Case
 
-_QUEUED_S = 0.5
-"""Longest time for queueing: calls that wait for the device themselves never come to an end of it."""
-_SWEEPS_FIRST, _SWEEPS_MOST = 5, 50
-_IDLE, _IDLE_US = 1.5, 10.0
+_QUEUED_S, _QUEUED_TIMES = 0.01, 3
+"""How long queueing may take, and how many times as long as it did at first: a call that waits for the device itself
+never comes to an end of it."""
+_CLEARED_FIRST, _IN_VAIN_MOST = 5, 50
+_IDLE, _IDLE_US = 1.15, 3.0
 """How much longer than at best an eviction takes at the most if the device does nothing else."""
 _PATIENCE = 20
-"""How many times as long as they are said to take calls may take before they are given up."""
+"""How many times as long as it is said to take a call may take before it is given up."""
 _MOST_S = 0.5
-"""Longest time for calls that take no time: what they take is added."""
+"""Longest time for a call that takes no time: what it takes is added."""
+_REST_US = 1000.0
+"""How long the device may take to come to rest behind a call: longer, up to the two milliseconds of a time slice, where
+several streams of the calls behind it wait already."""
+Step = Callable[[], None]
+
+
+class Times(NamedTuple):
+    """Of one call."""
+
+    us: float
+    """From the word to go on until the runner's stream said that it was over."""
+    all_us: float
+    """The same until the device did nothing any more."""
+    empty_us: float
+    """From the word to go on until the stream said so, with no call between."""
+    quiet: bool
+    """Whether the device did nothing else before."""
+
+
+class _Went(NamedTuple):
+    us: float
+    all_us: float
+    quiet: bool
 
 
 @dataclass(frozen=True)
-class Passage:
-    """Some calls that went through the gate together."""
+class Passed:
+    """A call that went through the gate."""
 
-    us: float
-    """From the word to go on until all was done."""
-    outputs: list[list[torch.Tensor]]
-    """Of each call, as they were then; none where they were not to be looked at."""
+    times: Times
+    outputs: list[torch.Tensor]
+    """As they were then; none where they were not to be looked at."""
+
+
+class NotShared(Exception):
+    """The candidate's memory is of a kind that no other process can be given."""
 
 
 class Gate:
@@ -58,40 +87,54 @@ class Gate:
         process: CandidateProcess,
         driver: on_device.Driver,
         case: Case,
+        mutates: Sequence[int],
         outputs: list[dict[str, Any]],
         count: int,
-        evict: Callable[[bool], None],
+        clearing: Clearing,
         call_us: float = 0.0,
         device: str = "cuda",
     ) -> None:
-        """For `count` calls at a time, of which one is said to take `call_us`.
-
-        `evict` clears the L2 from the harness's own context and waits for that, told whether calls are held back.
+        """For up to `count` calls at a time, of which one is said to take `call_us`, and changes the inputs `mutates`.
 
         Raises:
-            Fault: the candidate's process gives no inputs.
+            NotShared; Fault: the candidate failed; OSError: the device cannot see the shared memory.
         """
-        self._process, self._driver, self._case, self._evict = process, driver, case, evict
-        self._device, self._most_s = device, _MOST_S + _PATIENCE * count * call_us * 1e-6
-        self._ticket = process.runner.shared.peek(GO_AT)
+        self._process, self._driver, self._case, self._clearing = process, driver, case, clearing
+        self._mutates, self._device = mutates, device
+        self._most_s = _MOST_S + _PATIENCE * call_us * 1e-6
+        self._queued_s = 0.0
+        self._stops = self._together = True
+        """Whether calls can be queued, and are over although their process is stopped; and whether several can be."""
         self._maps: dict[bytes, tuple[int, int]] = {}
         """Where the candidate's allocations lie here, and their sizes, by their handles: each is mapped once."""
-        process.workload(case, outputs)
-        described = process.ask("hold", count=count, distribution="normal", layout="contiguous")["inputs"]
+        self._word = process.runner.shared
+        self._ticket = self._word.peek(GO_AT)
+        """Of the last call that was queued."""
+        self._stream = Stream(self._word.memory)
         try:
+            process.workload(case, outputs)
+            described = process.ask("hold", count=count, distribution="normal", layout="contiguous")["inputs"]
+            if not described:
+                raise NotShared
             self._inputs = [[self._open(meta) for meta in call] for call in described]
-            first, _ = self._queue(waiting=False)  # so that all memory is there and nothing needs to be loaded
+            for _ in range(
+                2
+            ):  # so that all memory is there, nothing needs to be loaded, and it is known how long it takes
+                self._word.poke(GO_AT, self._ticket + 2 * count)
+                begin = time.perf_counter()
+                self._queue(count)
+                self._places(count)
+                self._queued_s = time.perf_counter() - begin
         except BaseException:
             self.close()
             raise
-        self.distinct = _apart(first)
-        """Whether each call has outputs of its own; where they share them, only the last call's can be read."""
 
     def close(self) -> None:
         """Unmap the candidate's memory."""
         for address, _ in self._maps.values():
             self._driver.close(address)
         self._maps.clear()
+        self._stream.close()
 
     def __enter__(self) -> Gate:
         return self
@@ -99,53 +142,66 @@ class Gate:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def through(self, seeds: list[int], look: bool) -> Passage | None:
-        """Let the calls pass, one for each seed; None where they cannot be held back.
+    def through(self, seeds: list[int], look: bool) -> list[Passed] | None:
+        """Let a call pass for each seed; None where they are never over.
 
         Raises:
-            Fault: the candidate failed, or its outputs are none.
+            Fault: the candidate failed, its outputs are none, or the device never rests.
         """
-        drawn = self._drawn(seeds)
-        described, last = self._queue(waiting=True)
-        if not described:
-            return None
-        wanted = described if look else []
-        for call in wanted:
-            for meta in call:
+        if self._together:
+            passed = self._one_by_one(seeds, look)
+            self._together = bool(passed) and all(one.times.all_us - one.times.us < _REST_US for one in passed or [])
+            if self._together:
+                return passed
+        if self._stops:
+            each = [self._one_by_one([seed], look) for seed in seeds]
+            if self._stops:
+                return [one for passed in each for one in passed or []]
+        return self._each_alone(seeds, look)
+
+    def _one_by_one(self, seeds: list[int], look: bool) -> list[Passed] | None:
+        """While their process is stopped; None where they cannot be queued, or are not over then."""
+        first, queued = self._queue(len(seeds))
+        passed: list[Passed] = []
+        if queued:
+            places = self._places(len(seeds))
+            for meta in (meta for call in places for meta in call):
                 self._mapped(meta)  # ahead of time, so as to read at once
-        with self._stopped():
-            self._fill(drawn, held=True)
-            begin = time.perf_counter()
-            self._process.runner.shared.poke(GO_AT, self._ticket)
-            us = self._over(last, begin)
-            read = [] if us is None else self._read(wanted)
+            with self._stopped():
+                for number, seed in enumerate(seeds):
+                    drawn = self._drawn(seed)
+                    if (times := self._time(number, drawn, first + 2 * number)) is None:
+                        break
+                    passed.append(Passed(times, self._read(number, drawn, places[number]) if look else []))
+        self._word.poke(GO_AT, self._ticket)
+        if not queued:
+            self._places(len(seeds))
         self._leave()
-        return None if us is None else Passage(us, read)
+        self._stops = len(passed) == len(seeds)
+        return passed if self._stops else None
 
-    def at_once(self, seeds: list[int], look: bool) -> Passage | None:
-        """The same for calls that cannot be held back: from the moment when they are asked for, the host's part too.
-
-        Raises:
-            Fault: the candidate failed, or its outputs are none.
-        """
-        drawn = self._drawn(seeds)
-        self._process.take_turn()
-        with self._stopped():
-            self._fill(drawn, held=False)
-        begin = time.perf_counter()
-        described, last = self._queue(waiting=False)
-        us = self._over(last, begin)
-        read = [] if us is None else self._read(described if look else [])
-        self._leave()
-        return None if us is None or not described else Passage(us, read)
+    def _each_alone(self, seeds: list[int], look: bool) -> list[Passed] | None:
+        """While their process goes on."""
+        passed = []
+        for seed in seeds:
+            first, _ = self._queue(1)
+            drawn = self._drawn(seed)
+            times = self._time(0, drawn, first)
+            self._word.poke(GO_AT, self._ticket)
+            (place,) = self._places(1)
+            if times is not None:
+                passed.append(Passed(times, self._read(0, drawn, place) if look else []))
+            self._leave()
+            if times is None:
+                return None
+        return passed
 
     def _leave(self) -> None:
         """See that nothing is left on the device that the other's calls would wait for."""
         self._process.ask("drain")
 
-    def _drawn(self, seeds: list[int]) -> list[Guarded]:
-        made = {seed: draw(self._case.inputs, self._case.literals, seed, self._device) for seed in set(seeds)}
-        return [made[seed] for seed in seeds]
+    def _drawn(self, seed: int) -> Guarded:
+        return draw(self._case.inputs, self._case.literals, seed, self._device)
 
     @contextmanager
     def _stopped(self) -> Iterator[None]:
@@ -156,45 +212,69 @@ class Gate:
         finally:
             turn.release(pid, [])
 
-    def _queue(self, waiting: bool) -> tuple[list[list[Any]], int]:
-        """Have the calls queued: where their outputs will be, or nothing where they were let go at once; the last word.
+    def _queue(self, count: int) -> tuple[int, bool]:
+        """Have calls queued, with two tickets each: the first of these, and whether all calls are."""
+        first, self._ticket = self._ticket + 1, self._ticket + 2 * count
+        self._process.begin("enqueue", ticket=first, count=count)
+        longest_s = _QUEUED_S + _QUEUED_TIMES * self._queued_s
+        queued = bool(select.select([self._process.runner.channel.fileno()], [], [], longest_s)[0])
+        return first, queued
 
-        What the last word is to hold is not known before the calls are queued, so that none of them can write it.
+    def _places(self, count: int) -> list[list[Any]]:
+        """Where the outputs of calls that were queued will be.
+
+        Raises:
+            NotShared; Fault: the candidate failed.
         """
-        process, word, self._ticket = self._process, self._process.runner.shared, self._ticket + 1
-        if not waiting:
-            word.poke(GO_AT, self._ticket)
-        process.begin("enqueue", ticket=self._ticket)
-        queued = not waiting or bool(select.select([process.runner.channel.fileno()], [], [], _QUEUED_S)[0])
-        if not queued:
-            word.poke(GO_AT, self._ticket)
-        described: list[list[Any]] = process.answer("enqueue")["outputs"]
-        last = 1 + secrets.randbits(30)
-        process.ask("tell", value=last)
-        if queued and len(described) == len(self._inputs):
-            return described, last
-        word.poke(GO_AT, self._ticket)
-        return [], last
+        places: list[list[Any]] = self._process.answer("enqueue")["outputs"]
+        if not places:
+            raise NotShared
+        if len(places) != count:
+            raise Fault("CHEATED", "the candidate's process queued other calls than it was asked for")
+        return places
 
-    def _fill(self, drawn: list[Guarded], held: bool) -> None:
-        for values, places in zip(drawn, self._inputs, strict=True):
-            for buffer, (address, size) in zip(values.buffers, places, strict=True):
-                if buffer.numel() != size:
-                    raise Fault("CHEATED", "the candidate's process described inputs of another size")
-                self._driver.write(address, buffer)
-        self._evict(held)
+    def _time(self, number: int, drawn: Guarded, ticket: int) -> Times | None:
+        """Have a call go that is queued; None where it is never over."""
+        empty = self._went(ticket, _nothing)
+        full = empty and self._went(ticket + 1, lambda: self._fill(number, drawn))
+        if empty is None or full is None:
+            return None
+        return Times(full.us, full.all_us, empty.us, empty.quiet and full.quiet)
 
-    def _over(self, last: int, begin: float) -> float | None:
-        """Microseconds until all is over; None where it never is, for want of the process perhaps, which is stopped."""
-        word = self._process.runner.shared
-        while word.peek(DONE_AT) != last:
-            if time.perf_counter() - begin > self._most_s:
+    def _went(self, ticket: int, before: Step) -> _Went | None:
+        """Let what waits for a ticket go; None where it is never over."""
+        quiet = self._clearing(before, lambda: self._stream.go(ticket))
+        if (begin := self._when(GO_AT, ticket)) is None or (over := self._when(DONE_AT, ticket)) is None:
+            return None
+        self._clearing.rest()
+        return _Went((over - begin) * 1e6, (time.perf_counter() - begin) * 1e6, quiet())
+
+    def _when(self, at: int, ticket: int) -> float | None:
+        """The moment when a word holds a ticket; None where it never does."""
+        latest = time.perf_counter() + self._most_s
+        while self._word.peek(at) != ticket:
+            if time.perf_counter() > latest:
                 return None
-        return (time.perf_counter() - begin) * 1e6
+        return time.perf_counter()
 
-    def _read(self, described: list[list[Any]]) -> list[list[torch.Tensor]]:
-        """The last calls' first: there it would show that they were not over."""
-        return [[self._output(meta) for meta in call] for call in reversed(described)][::-1]
+    def _fill(self, number: int, drawn: Guarded) -> None:
+        """By a kernel: while an engine copies, another process could have the device."""
+        for buffer, (address, size) in zip(drawn.buffers, self._inputs[number], strict=True):
+            if buffer.numel() != size:
+                raise Fault("CHEATED", "the candidate's process described inputs of another size")
+            torch.bitwise_or(buffer, 0, out=self._driver.view(address, size))
+
+    def _read(self, number: int, drawn: Guarded, described: list[Any]) -> list[torch.Tensor]:
+        changed = [self._changed(number, drawn, position) for position in self._mutates]
+        return [*changed, *(self._output(meta) for meta in described)]
+
+    def _changed(self, number: int, drawn: Guarded, position: int) -> torch.Tensor:
+        """An input as it is now."""
+        which = sum(isinstance(a, torch.Tensor) for a in drawn.args[:position])
+        tensor, (address, size) = drawn.args[position], self._inputs[number][which]
+        start = tensor.data_ptr() - drawn.buffers[which].data_ptr()
+        memory = self._driver.view(address, size)[start : start + tensor.numel() * tensor.element_size()]
+        return memory.clone().view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
 
     def _output(self, meta: Any) -> torch.Tensor:
         data = on_device.copied(self._driver, meta, *self._mapped(meta))
@@ -217,34 +297,52 @@ class Gate:
         return self._maps[handle]
 
 
-def _apart(described: list[list[Any]]) -> bool:
-    """Whether no output begins where another does."""
-    places = [(meta.get("handle"), meta.get("offset")) for call in described for meta in call if isinstance(meta, dict)]
-    return len({repr(place) for place in places}) == len(places)
+class Clears(Protocol):
+    """What is needed of a clock; `timing.EventClock` is one."""
+
+    def clear(self, before: Step, after: Step) -> Callable[[], float]:
+        """Evict between what the two enqueue; what is returned waits, and says how many microseconds it took."""
+
+    def touch(self) -> None:
+        """Run a kernel that does next to nothing, and wait for it."""
 
 
-class Sweep:
+class Clearing:
     """Evicts the L2 from the harness's own context, and sees by that whether the device does anything else.
 
     Work that a candidate has left on the device would be in the time of the calls that come next, which are another's.
     """
 
-    def __init__(self, evict: Callable[[], float]) -> None:
-        """`evict` says how many microseconds it took on the device."""
-        self._evict = evict
-        self._least: dict[bool, float] = {}
+    def __init__(self, clock: Clears) -> None:
+        self._clock = clock
+        self._least = 0.0
+        self._in_vain = 0
 
-    def __call__(self, held: bool) -> None:
-        """Evict while calls are held back, or are not. What that takes at best is known from the first time.
+    def __call__(self, before: Step, after: Step) -> Callable[[], bool]:
+        """Evict between what the two enqueue; what is returned waits, and says whether the device did nothing else.
 
         Raises:
-            Fault: the device is never idle.
+            Fault: it never does nothing else.
         """
-        if held not in self._least:
-            self._least[held] = min(self._evict() for _ in range(_SWEEPS_FIRST))
-        for _ in range(_SWEEPS_MOST):
-            us = self._evict()
-            self._least[held] = min(self._least[held], us)
-            if us <= _IDLE * self._least[held] + _IDLE_US:
-                return
-        raise Fault("DEVICE_BUSY", "the device works while nothing of this evaluation should run there")
+        if self._least == 0.0:
+            self._least = min(self._clock.clear(_nothing, _nothing)() for _ in range(_CLEARED_FIRST))
+        over = self._clock.clear(before, after)
+
+        def quiet() -> bool:
+            us = over()
+            self._least = min(self._least, us)
+            alone = us <= _IDLE * self._least + _IDLE_US
+            self._in_vain = 0 if alone else self._in_vain + 1
+            if self._in_vain > _IN_VAIN_MOST:
+                raise Fault("DEVICE_BUSY", "the device works while nothing of this evaluation should run there")
+            return alone
+
+        return quiet
+
+    def rest(self) -> None:
+        """Wait until the device does nothing of anybody's: then it is a kernel of our own that gets it."""
+        self._clock.touch()
+
+
+def _nothing() -> None:
+    return

@@ -28,7 +28,7 @@ from kopt_mcp.evaluator.compare import BadReference
 from kopt_mcp.evaluator.device_state import Observer
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.files import HarnessError, load_problem, read, source
-from kopt_mcp.evaluator.gate import Gate, Sweep
+from kopt_mcp.evaluator.gate import Clearing, Gate
 from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.limits import PhysicalLimits
 from kopt_mcp.evaluator.machine import torch_device
@@ -94,13 +94,13 @@ class Harness:
         self._team = max(1, min(_MOST_TEAM, _cores() // _CORES_EACH)) if roomy else 1
         self._spares = max(2, self._team) if roomy else 0
         self._event_clock: EventClock | None = None
-        self._sweep: Sweep | None = None
+        self._clearing: Clearing | None = None
         self._gate = ""
         """Whether calls can pass a gate here; empty where the harness holds the clock anyway."""
         if device != "cpu":
             self._event_clock = EventClock(here.l2_bytes)
-            self._sweep = Sweep(self._event_clock.eviction_us)
-            self._gate = preparing.outputs_on_device(self._place, self._sweep)
+            self._clearing = Clearing(self._event_clock)
+            self._gate = preparing.outputs_on_device(self._place, self._clearing)
             preparing.triton(self._place, self.torch_device)
             self._place.spares.restock(self._spares)
 
@@ -325,16 +325,17 @@ class Harness:
 
     def _audit(self, problem: Problem, workload: Workload, sampler: Sampler) -> Audit | None:
         """What looks at a claimed gain from outside; where the harness holds the clock, there is no claim."""
-        driver, sweep = self._place.driver, self._sweep
-        if self._gate != "on" or driver is None or sweep is None or problem.mutates or problem.scratch:
+        driver, clearing = self._place.driver, self._clearing
+        if self._gate != "on" or driver is None or clearing is None:
             return None
         case = problem.case(workload)
         inputs = sum(math.prod(i.shape) * getattr(torch, i.dtype).itemsize for i in case.inputs if isinstance(i, Spec))
 
         def opened(arm: Arm, outputs: list[dict[str, Any]], count: int) -> Gate:
-            return Gate(arm.process, driver, case, outputs, count, sweep, stats.median(arm.samples))
+            call_us = stats.median(arm.samples)
+            return Gate(arm.process, driver, case, problem.mutates, outputs, count, clearing, call_us)
 
-        room = Room(inputs, self._place.cache_bytes, self.torch_device.memory_bytes // _HELD_BACK)
+        room = Room(inputs, self.torch_device.memory_bytes // _HELD_BACK)
         return Audit(opened, room, sampler.effect, bench.new_seed, _RANDOM)
 
     def _device_healthy(self) -> bool:

@@ -31,11 +31,8 @@ class Driver(Protocol):
     def open(self, handle: bytes) -> tuple[int, int]:
         """Map another process's allocation: its address here, and its size."""
 
-    def copy(self, address: int, size: int) -> torch.Tensor:
-        """Bytes on the device, copied."""
-
-    def write(self, address: int, data: torch.Tensor) -> None:
-        """Copy a contiguous tensor on the device there."""
+    def view(self, address: int, size: int) -> torch.Tensor:
+        """Bytes on the device, as they lie there."""
 
     def close(self, address: int) -> None:
         """Unmap what `open` has mapped."""
@@ -43,6 +40,13 @@ class Driver(Protocol):
 
 class _Handle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_byte * _HANDLE_BYTES),)
+
+
+class _Bytes:
+    """Memory of the device by its address, as torch takes it: version 3 of the CUDA array interface."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
 
 
 class CudaDriver:
@@ -65,21 +69,13 @@ class CudaDriver:
         self._call("cuIpcOpenMemHandle_v2", ctypes.byref(address), _Handle.from_buffer_copy(handle), flags)
         return address.value, self._range(address.value)[1]
 
-    def copy(self, address: int, size: int) -> torch.Tensor:
+    def view(self, address: int, size: int) -> torch.Tensor:
         """See `Driver`."""
-        made = torch.empty(size, dtype=torch.uint8, device="cuda")
-        torch.cuda.synchronize()
-        self._call("cuMemcpyDtoD_v2", ctypes.c_uint64(made.data_ptr()), ctypes.c_uint64(address), ctypes.c_size_t(size))
-        torch.cuda.synchronize()
-        return made
-
-    def write(self, address: int, data: torch.Tensor) -> None:
-        """See `Driver`."""
-        size = ctypes.c_size_t(data.numel() * data.element_size())
-        self._call("cuMemcpyDtoD_v2", ctypes.c_uint64(address), ctypes.c_uint64(data.data_ptr()), size)
+        return torch.as_tensor(_Bytes(address, size), device="cuda")
 
     def close(self, address: int) -> None:
         """See `Driver`."""
+        torch.cuda.synchronize()
         self._call("cuIpcCloseMemHandle", ctypes.c_uint64(address))
 
     def _range(self, address: int) -> tuple[int, int]:
@@ -130,7 +126,7 @@ def copied(driver: Driver, meta: dict[str, Any], address: int, size: int) -> tor
     """
     if meta["offset"] + meta["bytes"] > size:
         raise Fault("CHEATED", "the runner described an output beyond the end of its memory")
-    data = driver.copy(address + meta["offset"], meta["bytes"])
+    data = driver.view(address + meta["offset"], meta["bytes"]).clone()
     return data.view(getattr(torch, meta["dtype"])).view(meta["shape"])
 
 

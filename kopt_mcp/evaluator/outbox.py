@@ -53,9 +53,8 @@ class Outbox:
         stored = []
         self._named.clear()
         for tensor in outputs:
-            if self._driver is not None and tensor.numel() * tensor.element_size() >= on_device.LEAST_BYTES:
-                self._named.append(tensor.contiguous())
-                stored.append(on_device.named(self._driver, self._named[-1]))
+            if (named := self._left(tensor)) is not None:
+                stored.append(named)
                 continue
             size = tensor.numel() * tensor.element_size()
             if offset + size > len(self._shared):
@@ -67,6 +66,16 @@ class Outbox:
         if self._device != "cpu":
             torch.cuda.synchronize()
         return stored
+
+    def _left(self, tensor: torch.Tensor) -> dict[str, Any] | None:
+        """An output that stays where it is; None where it is small, or in memory that no other process can be given."""
+        if self._driver is None or tensor.numel() * tensor.element_size() < on_device.LEAST_BYTES:
+            return None
+        self._named.append(tensor.contiguous())
+        try:
+            return on_device.named(self._driver, self._named[-1])
+        except OSError:
+            return None
 
 
 def where(out: Any) -> bytes:

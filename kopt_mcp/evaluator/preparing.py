@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from random import SystemRandom
@@ -15,7 +14,7 @@ from kopt_mcp.evaluator import on_device
 from kopt_mcp.evaluator.arms import Arm
 from kopt_mcp.evaluator.compare import Expected
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import Gate
+from kopt_mcp.evaluator.gate import Clearing, Gate
 from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.machine import version
 from kopt_mcp.evaluator.process import CandidateProcess, Source
@@ -51,7 +50,7 @@ def triton(place: Place, here: TorchDevice) -> None:
         return  # the user's kernels may not be Triton's; if they are, they will say what is wrong
 
 
-def outputs_on_device(place: Place, evict: Callable[[bool], None]) -> str:
+def outputs_on_device(place: Place, clearing: Clearing) -> str:
     """Let outputs stay on the GPU until they are read, if a shut-in process of our own can hand one over like that.
 
     Returns:
@@ -70,25 +69,24 @@ def outputs_on_device(place: Place, evict: Callable[[bool], None]) -> str:
             if judge_all(own.outputs(own.ask("fetch", **where)), expected).status != "PASSED":
                 place.driver = None
                 return "off: outputs cannot stay on the device"
-            return _passes(own, driver, case, expected, evict)
+            return _passes(own, driver, case, expected, clearing)
     except (Fault, OSError, AttributeError) as error:
         place.driver = None
         return f"off: {error}"
 
 
 def _passes(
-    own: CandidateProcess, driver: on_device.Driver, case: Case, expected: list[Expected], evict: Callable[[bool], None]
+    own: CandidateProcess, driver: on_device.Driver, case: Case, expected: list[Expected], clearing: Clearing
 ) -> str:
-    """Whether a process of our own gets a call through a gate, with values that it gets there."""
+    """Whether a process of our own gets calls through a gate, with values that it gets there."""
     try:
-        with Gate(own, driver, case, describe_outputs(expected), 2, evict) as gate:
-            gate.at_once([2, 1], False)
-            passage = gate.through([2, 1], True)
+        with Gate(own, driver, case, (), describe_outputs(expected), 2, clearing) as gate:
+            passed = gate.through([2, 1], True)
     except (Fault, OSError, AttributeError) as error:
         return f"off: {error}"
-    if passage is None:
+    if passed is None:
         return "off: what is queued behind a word in memory never runs"
-    return "on" if judge_all(passage.outputs[1], expected).status == "PASSED" else "off: outputs are not there in time"
+    return "on" if judge_all(passed[1].outputs, expected).status == "PASSED" else "off: outputs are not there in time"
 
 
 def empty_call_us(place: Place, evictor: WallClock) -> float:

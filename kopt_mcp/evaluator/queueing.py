@@ -1,4 +1,4 @@
-"""The runner's side of `gate`: a stream that waits for one word in the shared memory, and writes another."""
+"""Streams that wait for a word in the shared memory, or write one: what both sides of a `gate` need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BYTES = 4096
 
 
 class Stream:
-    """The runner's side: makes the current stream wait for one word, and write another."""
+    """The current stream of torch, and the two words."""
 
     def __init__(self, shared: Any, register: Callable[[int, int], int] | None = None) -> None:
         """`register` makes memory of the host visible to the device.
@@ -30,16 +30,25 @@ class Stream:
         here = ctypes.addressof(ctypes.c_char.from_buffer(shared)) + GO_AT
         if (code := (register or _register)(here, _BYTES)) != 0:
             raise OSError(code, f"cudaHostRegister failed with CUDA error {code}")
+        self._here = here
         self._go = self._seen_by_the_device(here)
         self._done = self._go + DONE_AT - GO_AT
+
+    def close(self) -> None:
+        """The memory is about to be given back."""
+        torch.cuda.cudart().cudaHostUnregister(self._here)  # type: ignore[no-untyped-call]
 
     def wait(self, ticket: int) -> None:
         """What is queued after this waits until the word holds `ticket` or more."""
         self._call("cuStreamWaitValue32_v2", self._go, ticket)
 
-    def tell(self, value: int) -> None:
-        """What has been queued before this is over once the other word holds `value`."""
-        self._call("cuStreamWriteValue32_v2", self._done, value)
+    def go(self, ticket: int) -> None:
+        """What waits for `ticket` goes on once what has been queued before this is over: the harness's side."""
+        self._call("cuStreamWriteValue32_v2", self._go, ticket)
+
+    def tell(self, ticket: int) -> None:
+        """What has been queued before this is over once the other word holds `ticket`."""
+        self._call("cuStreamWriteValue32_v2", self._done, ticket)
 
     def _seen_by_the_device(self, here: int) -> int:
         there = ctypes.c_uint64()

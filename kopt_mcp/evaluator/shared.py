@@ -89,6 +89,11 @@ class SharedMemory:
         """Set that word."""
         _WORD.pack_into(self._map, at, value)
 
+    @property
+    def memory(self) -> mmap.mmap:
+        """All of it."""
+        return self._map
+
     def _bytes(self, offset: int, size: int) -> torch.Tensor:
         return torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=offset)
 

@@ -26,6 +26,8 @@ _MHZ = 2000
 _EMPTY_PAIRS = 41
 _EMPTY_SPIN_US = 400.0
 """Long enough that the host has enqueued both events of an empty pair before the first is reached."""
+_CLEAR_SPIN_US = 300.0
+"""The same of an eviction, and of what comes before and after it."""
 
 
 Call = Callable[[], Any]
@@ -128,21 +130,47 @@ class EventClock:
         tail = _clock() - own_stream_done
         return out, Sample(start.elapsed_time(end) * 1000, host / 1000, tail / 1000)
 
-    def eviction_us(self) -> float:
-        """Evict, wait until that is over, and say how long it took: longer than ever if the device does other work."""
+    def clear(self, before: Before, after: Before) -> Callable[[], float]:
+        """Evict between what the two enqueue, with no pause in which another process could use the device.
+
+        Returns:
+            Waits until the eviction is over, and says how many microseconds it took: more than ever if the device did
+            other work.
+        """
         start, end = self._event(enable_timing=True), self._event(enable_timing=True)
         self._sync()
+        self._forget()
+        self._sleep(int(_CLEAR_SPIN_US * _MHZ))
+        before()
         start.record()
-        self.evict()
+        self._buffer.sum()
         end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end) * 1000)
+        after()
+
+        def over() -> float:
+            end.synchronize()
+            return float(start.elapsed_time(end) * 1000)
+
+        return over
+
+    def wait(self) -> None:
+        """Until nothing of this process is left on the device, on whatever stream."""
+        self._sync()
+
+    def touch(self) -> None:
+        """Run a kernel that does next to nothing, and wait for it: no other process's kernel runs meanwhile."""
+        self._sleep(1)
+        self._sync()
 
     def evict(self) -> None:
         """Fill the L2 with other data, by reading; what was to persist there does not."""
+        self._forget()
+        self._buffer.sum()
+
+    def _forget(self) -> None:
+        """Nothing is to persist in the L2. This waits until the device is idle."""
         if self._driver is not None:
             self._driver.cuCtxResetPersistingL2Cache()
-        self._buffer.sum()
 
 
 def clock_for(device: str, cache_bytes: int) -> WallClock | EventClock:
