@@ -151,6 +151,33 @@ def test_a_process_that_starts_another_and_ends_while_it_is_looked_at_is_no_rest
     assert next(looks) == [gone + 2], "it looks until it has found the same twice, and no longer"
 
 
+BUSY_PARENT = """
+import subprocess, sys, threading
+def run():
+    while True:
+        subprocess.run(["/bin/true"], check=False)
+for _ in range(4):
+    threading.Thread(target=run).start()
+print("ready", flush=True)
+"""
+"""Waits, most of the time, for a child to become another program: nobody can stop it before the child has."""
+
+
+def test_who_waits_for_a_stopped_child_to_become_a_program_comes_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "_STOP_S", 5.0)
+    script = f"import os, sys\nif os.fork() == 0:\n    os.setsid()\n    exec({BUSY_PARENT!r})\nelse: os.wait()"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as zygote:
+        assert zygote.stdout is not None
+        assert zygote.stdout.readline() == "ready\n"
+        (runner,) = below(zygote.pid)
+        turn = turn_of(zygote.pid, runner)
+        try:
+            for _ in range(10):
+                turn.release(runner, turn.freeze(runner))
+        finally:
+            os.killpg(runner, signal.SIGKILL)
+
+
 def test_what_is_woken_while_all_rest_is_found_out(family: tuple[int, list[int]]) -> None:
     zygote, (one, two, _) = family
     turn = turn_of(zygote, one, two)

@@ -82,11 +82,11 @@ def restrict(
 ) -> dict[str, str]:
     """Apply everything that can be had to the calling process and its future children; return what is in force.
 
-    With `hide_processes` its children (not itself) live in a process namespace, where no other process has a number:
-    a candidate must not pin the incumbent to one core, which neither Landlock nor a user namespace prevents. There is no
-    GPU for them then: it would go on with what it was given while they are stopped. Without `own_network` the network
-    stays as it is, but for TCP, which Landlock forbids: a tool that watches the process from outside reaches it through
-    an abstract socket, and those belong to a network namespace.
+    With `hide_processes` its children (not itself) live in a process namespace, where no other process has a number: a
+    candidate must not pin the incumbent to one core, which neither Landlock nor a user namespace prevents. There is no
+    GPU for them then, to go on with what it was given while they are stopped. Without `own_network` the network stays
+    as it is, but for TCP, which Landlock forbids: a tool that watches the process from outside reaches it through an
+    abstract socket, and those belong to a network namespace.
     """
     report = {"session": "own", "limits": _limit(limits)}
     if sys.platform != "linux":

@@ -127,6 +127,9 @@ class Turn:
                 raise Fault("CHEATED", f"{max(1, len(moving))} of the candidate's processes cannot be stopped")
             for pid in moving:
                 _signal(pid, signal.SIGSTOP)
+                if any(state.split()[1] == "D" for state, *_ in found[pid]):  # perhaps for a child to become a program
+                    for child in sandbox.children(pid):
+                        _signal(child, signal.SIGCONT)
             before = {} if moving else found
 
     def halt(self, pid: int, strays: Sequence[int] = ()) -> None:
