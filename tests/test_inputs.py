@@ -163,3 +163,11 @@ def test_room_for_outputs_is_watched_on_both_sides() -> None:
     assert made.guards_intact()
     torch.as_strided(made.args[1], (1,), (1,), made.args[1].storage_offset() + 7).fill_(0)
     assert not made.guards_intact()
+
+
+def test_a_few_columns_do_not_tell_whether_any_value_is_large() -> None:
+    recipes = [MAKE.normal(64, 512)]
+    drawn = [only(seed, "mixed", recipes=recipes) for seed in range(100)]
+    assert all((values.abs().amax(dim=-1) >= 64).sum() == 1 for values in drawn)
+    missed = [values for values in drawn if values[:, ::8].abs().max() < 64]
+    assert 30 < len(missed) < 80, "large pieces of any length, short ones as often as long ones"

@@ -19,7 +19,7 @@ GUARD = 256
 """Bytes of red zone on each side of an input, and of an output of a C function."""
 _GUARD_BYTE = 0xA5
 _LARGE_PIECE = 16
-"""Fewest elements of a row that are large where one row is to be, and the share of a long row that they are."""
+"""Most elements of a row that are large where one row is to be, and the share of a long row that they are at most."""
 
 
 class Guarded:
@@ -142,15 +142,18 @@ def _reshape(values: torch.Tensor, distribution: str, generator: torch.Generator
 def _with_one_large_row(values: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
     """A kernel that looks at a few rows, or at a column, to choose its way must not find what matters.
 
-    Which row it is, and which piece of it, is drawn: whatever follows from the values could be looked for.
+    Which row it is, which piece of it, and how long that is (as often one or two elements as half of the most or all),
+    is drawn: whatever follows from the values could be looked for, and whatever is long be found by a few samples.
     """
     rows, device = values.view(-1, values.shape[-1]), values.device
     count, length = rows.shape
     row = torch.randint(count, (1,), generator=generator, device=device)
     start = torch.randint(length, (1,), generator=generator, device=device)
-    piece = (torch.arange(length, device=device) - start) % length < max(_LARGE_PIECE, length // _LARGE_PIECE)
+    most = float(max(_LARGE_PIECE, length // _LARGE_PIECE))
+    size = most ** torch.rand(1, generator=generator, device=device)
+    piece = (torch.arange(length, device=device) - start) % length < size.floor()
     ordinary = rows.index_select(0, row)
-    rows.index_copy_(0, row, torch.where(piece, 64.0 * (ordinary + ordinary.sign()), ordinary))
+    rows.index_copy_(0, row, torch.where(piece, 64.0 * (ordinary.abs() + 1.0), ordinary))
     return values
 
 
