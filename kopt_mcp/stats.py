@@ -40,6 +40,12 @@ def median(values: Sequence[float]) -> float:
     return quantile(values, 0.5)
 
 
+def median_error(values: Sequence[float]) -> float:
+    """Standard error of the median, from the median absolute deviation: 1.2533 and 1.4826 for a normal distribution."""
+    middle = median(values)
+    return 1.2533 * 1.4826 * median([abs(v - middle) for v in values]) / math.sqrt(len(values))
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     """The n-th root of the product.
 

@@ -12,7 +12,7 @@ import torch
 from kopt_mcp.evaluator.arms import Arm
 from kopt_mcp.evaluator.audit import Audit, Room
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
-from kopt_mcp.evaluator.gate import NotShared, Passed, Times
+from kopt_mcp.evaluator.gate import NotShared, Passed, Went
 
 MEMORY = 1 << 30
 OUTPUTS = [{"shape": [64], "dtype": "float32", "bytes": 256}]
@@ -30,20 +30,23 @@ class Open:
         self.quiet: Callable[[int], bool] = lambda seed: True
         self.open, self.never = True, False
         self.apart_us = 0.0
+        self.empty: list[Went] = []
         self._random = Random(7)
 
     def through(self, seeds: list[int], look: bool) -> list[Passed] | None:
         if self.fault:
             raise Fault("RUNTIME_ERROR", self.fault)
         self.passed.append(seeds)
+        self.empty += [self._went(0.0, True) for _ in range(3)]
         return None if self.never else [self._one(seed, look) for seed in seeds]
 
     def _one(self, seed: int, look: bool) -> Passed:
-        us = OVERHEAD_US + self.takes(seed) + self._random.gauss(0.0, self.noise_us)
-        all_us = us + REST_US + self.behind_us + self._random.gauss(0.0, 2 * self.noise_us)
-        empty_us = OVERHEAD_US + self.apart_us + self._random.gauss(0.0, self.noise_us)
-        times = Times(us + self.apart_us, all_us + self.apart_us, empty_us, self.quiet(seed))
-        return Passed(times, [self.works(seed)] if look else [])
+        went = self._went(self.takes(seed), self.quiet(seed))
+        return Passed(went._replace(all_us=went.all_us + self.behind_us), [self.works(seed)] if look else [])
+
+    def _went(self, us: float, quiet: bool) -> Went:
+        us += OVERHEAD_US + self.apart_us + self._random.gauss(0.0, self.noise_us)
+        return Went(us, us + REST_US + self.apart_us + self._random.gauss(0.0, 2 * self.noise_us), quiet)
 
     def close(self) -> None:
         self.open = False
@@ -70,11 +73,9 @@ def effect(us: float) -> float:
 
 def looked(candidate: Open, incumbent: Open, claims: tuple[float, float], ratio: float = 1.0) -> Any:
     arms = [Arm(None, samples=[us] * 9) for us in claims]  # type: ignore[arg-type]
-    gates = {id(arm): gate for arm, gate in zip(arms, (candidate, incumbent), strict=True)}
     seeds = count(1)
-    audit = Audit(
-        lambda arm, outputs, calls: gates[id(arm)], Room(1 << 10, MEMORY), effect, lambda: next(seeds), Random(3)
-    )
+    lines: Any = [candidate, incumbent]
+    audit = Audit(lines, lambda line, *_: line, Room(1 << 10, MEMORY), effect, lambda: next(seeds), Random(3))  # type: ignore[return-value, arg-type]
     return audit, audit.look(arms, ratio, OUTPUTS, Blamed(arms))
 
 
@@ -94,15 +95,21 @@ def test_a_gain_that_is_one_is_seen_on_a_quiet_and_on_a_noisy_machine(noise_us: 
 def test_a_gain_of_which_part_is_seen_is_not_suspected_and_no_more_than_that_is_sure() -> None:
     audit, timed = looked(Open(8.6), Open(10.0), (8.0, 10.0))
     assert timed
-    assert audit.sure == audit.most == pytest.approx(10 / 8.6)
+    assert audit.sure == pytest.approx(10 / 8.6)
+    assert audit.most == pytest.approx(10 / 7.6), "it may be off for good by a microsecond"
 
 
-@pytest.mark.parametrize("share", [0.95, 0.8, 0.5])
+@pytest.mark.parametrize("share", [0.9, 0.8, 0.5])
 def test_a_clock_that_tells_a_share_of_the_time_is_suspect(share: float) -> None:
     with pytest.raises(Fault, match=r"the harness's own clock sees -?0\.\d\d us") as caught:
-        looked(Open(30.0, 1.0), Open(30.0, 1.0), (30.0 * share, 30.0))
+        looked(Open(30.0, 0.3), Open(30.0, 0.3), (30.0 * share, 30.0))
     assert caught.value.status == "SUSPECT"
     assert not isinstance(caught.value, IncumbentFault)
+
+
+def test_a_clock_that_tells_a_little_less_gains_nothing_by_it() -> None:
+    audit, _ = looked(Open(30.0, 0.5), Open(30.0, 0.5), (28.8, 30.0))
+    assert audit.sure < 1.01
 
 
 def test_a_ratio_that_claims_more_than_the_times_do_is_looked_into() -> None:
@@ -125,13 +132,12 @@ def test_what_a_process_takes_without_a_call_is_none_of_its_gain(apart_us: float
 
 def test_calls_that_are_slow_when_there_are_none_gain_next_to_nothing_by_it() -> None:
     class Slow(Open):
-        def _one(self, seed: int, look: bool) -> Passed:
-            one = super()._one(seed, look)
-            return Passed(one.times._replace(empty_us=OVERHEAD_US + 20.0), one.outputs)
+        def _went(self, us: float, quiet: bool) -> Went:
+            return super()._went(us or 20.0, quiet)
 
     audit, _ = looked(Slow(30.0), Open(30.0), (29.0, 30.0))
-    assert audit.most == pytest.approx(30.0 / 28.5)
-    with pytest.raises(Fault, match=r"sees 1\.50 us"):
+    assert audit.sure == pytest.approx(30.0 / 28.0)
+    with pytest.raises(Fault, match=r"sees 2\.00 us"):
         looked(Slow(30.0), Open(30.0), (20.0, 30.0))
 
 
@@ -140,7 +146,7 @@ def test_calls_beside_which_the_device_did_something_else_do_not_count() -> None
     candidate.quiet = lambda seed: seed % 2 == 0
     candidate.takes = lambda seed: 10.0 if seed % 2 == 0 else 1.0
     audit, timed = looked(candidate, Open(20.0), (10.0, 20.0))
-    assert audit.most == pytest.approx(2.0)
+    assert audit.sure == pytest.approx(2.0)
     assert all(t.seed % 2 == 0 for t in timed)
 
 
@@ -154,14 +160,15 @@ def test_where_one_round_leaves_doubt_there_is_another() -> None:
     quiet, noisy = Open(8.0), Open(8.0, 40.0)
     looked(quiet, Open(10.0), (8.0, 10.0))
     looked(noisy, Open(10.0, 40.0), (8.0, 10.0))
-    assert len(noisy.passed) == 4 * len(quiet.passed)
+    assert len(noisy.passed) == 5 * len(quiet.passed)
 
 
 def test_a_gain_that_chance_makes_of_none_is_looked_for_and_not_held_against_anybody() -> None:
     arms = [Arm(None, samples=[8.0, 9.9, 11.8] * 3), Arm(None, samples=[8.1, 10.2, 12.2] * 3)]  # type: ignore[arg-type]
-    audit = Audit(lambda arm, outputs, calls: Open(1.0), Room(1, MEMORY), effect, lambda: 1, Random(3))
+    lines: Any = [Open(1.0), Open(1.0)]
+    audit = Audit(lines, lambda line, *_: line, Room(1, MEMORY), effect, lambda: 1, Random(3))  # type: ignore[return-value, arg-type]
     audit.look(arms, 1.0, OUTPUTS, Blamed(arms))
-    assert (audit.sure, audit.most) == (1.0, 1.0)
+    assert audit.sure == 1.0
     assert "of 0.00 us gained for sure" in audit.note
 
 
@@ -209,7 +216,7 @@ def test_an_incumbent_that_fails_there_is_not_the_candidates_fault() -> None:
 
 @pytest.mark.parametrize(
     ("input_bytes", "output_bytes", "calls"),
-    [(1 << 18, 1 << 18, 12), (64 << 20, 64 << 20, 5), (2 << 30, 4, 1)],
+    [(1 << 18, 1 << 18, 8), (64 << 20, 64 << 20, 5), (2 << 30, 4, 1)],
 )
 def test_as_many_calls_pass_as_there_is_room_for(input_bytes: int, output_bytes: int, calls: int) -> None:
     assert Room(input_bytes, MEMORY).calls(output_bytes) == calls

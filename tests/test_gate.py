@@ -1,6 +1,7 @@
 """Calls between two moments that the harness knows, with a process and a driver that stand for the device."""
 
 import ctypes
+import dataclasses
 import mmap
 import socket
 from collections.abc import Callable, Iterator
@@ -16,10 +17,10 @@ from kopt_mcp.evaluator import gate as gates
 from kopt_mcp.evaluator import queueing
 from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import Clearing, Gate, NotShared, Passed
+from kopt_mcp.evaluator.gate import Clearing, Gate, Line, NotShared, Passed
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.inputs import Guarded, draw
-from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT
+from kopt_mcp.evaluator.queueing import DONE_AT, EMPTY, GO_AT, REST_AT
 from kopt_mcp.problem import Problem
 
 FILE = PROBLEMS / "softmax.py"
@@ -71,7 +72,7 @@ class Process:
 
     def __init__(self, works: Callable[[torch.Tensor], torch.Tensor], queues: bool = True, ends: bool = True) -> None:
         self.works, self.queues, self.ends = works, queues, ends
-        self.pid, self.words = 1, {GO_AT: 5, DONE_AT: 0}
+        self.pid, self.words = 1, {GO_AT: 5, DONE_AT: 0, REST_AT: 0}
         self.shared = self.runner = self.turn = self.memory = self  # type: Any
         self.channel, self._theirs = socket.socketpair()
         self.held: list[Guarded] = []
@@ -89,11 +90,15 @@ class Process:
 
     def poke(self, at: int, value: int) -> None:
         self.words[at] = value
+        self.log += ["helped"] if at == DONE_AT and self.waiting and min(self.waiting) <= value else []
         self._work()
 
-    def go(self, ticket: int) -> None:
-        self.log.append("go")
-        self.poke(GO_AT, ticket)
+    def write(self, at: int, ticket: int) -> None:
+        self.log += ["go"] if at == GO_AT else []
+        self.poke(at, ticket)
+
+    def wait(self, at: int, ticket: int) -> None:
+        self.log.append("over" if self.words[at] == ticket else "waits")
 
     def halt(self, pid: int) -> None:
         self.log.append("stopped")
@@ -127,9 +132,8 @@ class Process:
         return {"outputs": [[lying(out)] for out in self.made]}
 
     def _wait(self, ticket: int, made: list[torch.Tensor]) -> None:
-        """Two tickets each: the first without a call."""
-        self.waiting = {ticket + 2 * n: None for n in range(len(made))}
-        self.waiting |= {ticket + 2 * n + 1: (self.held[n], out) for n, out in enumerate(made)}
+        self.waiting = dict.fromkeys(range(ticket, ticket + EMPTY))
+        self.waiting |= {ticket + EMPTY + n: (self.held[n], out) for n, out in enumerate(made)}
         self._work()
 
     def _work(self) -> None:
@@ -151,15 +155,15 @@ class Quiet:
         after()
         return self.rests
 
-    def rest(self) -> None:
-        self.log.append("at rest")
+    def touch(self) -> None:
+        self.log.append("touched")
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Process]]:
     monkeypatch.setattr(gates, "_QUEUED_S", 0.0)
     monkeypatch.setattr(gates, "_MOST_S", 0.0)
-    monkeypatch.setattr(gates, "Stream", lambda memory: SimpleNamespace(go=memory.go, close=lambda: None))
+    monkeypatch.setattr(gates, "Stream", lambda memory: SimpleNamespace(write=memory.write, wait=memory.wait))
     processes: list[Process] = []
 
     def make(works: Callable[[torch.Tensor], torch.Tensor] = torch.exp, **how: bool) -> Process:
@@ -172,12 +176,16 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Process]]:
 
 
 def opened(process: Process, device: Device, count: int = 3, mutates: tuple[int, ...] = (), **how: Any) -> Gate:
-    quiet = Quiet(process.log, **how)
-    return Gate(process, device, CASE, mutates, OUTPUTS, count, quiet, device="cpu")  # type: ignore[arg-type]
+    problem: Any = dataclasses.replace(PROBLEM, mutates=mutates)
+    quiet: Any = Quiet(process.log, **how)
+    return Gate(Line(process), device, problem, CASE, OUTPUTS, count, quiet, device="cpu")  # type: ignore[arg-type]
 
 
 def expected(seed: int) -> torch.Tensor:
     return torch.exp(draw(CASE.inputs, CASE.literals, seed, "cpu").args[0])
+
+
+WENT = ["evicted", "go", "over", "touched"]
 
 
 def outputs(passed: list[Passed] | None) -> list[torch.Tensor]:
@@ -193,9 +201,9 @@ def test_calls_get_their_values_one_by_one_while_their_process_is_stopped(made: 
     assert [torch.equal(out, expected(seed)) for out, seed in zip(outputs(passed), (11, 12, 13), strict=True)] == [
         True
     ] * 3
-    assert process.log == ["stopped", *["evicted", "go", "at rest"] * 6, "released", "drained"]
+    assert process.log == ["stopped", *WENT * (EMPTY + 3), "released", "drained"]
     assert passed is not None
-    assert all(0 < one.times.us <= one.times.all_us and one.times.quiet for one in passed)
+    assert all(0 < one.went.us <= one.went.all_us and one.went.quiet for one in passed)
     assert torch.equal(outputs(gate.through([21, 22, 21], True))[2], expected(21))
     gate.close()
     assert device.mapped == 0, "what was mapped was given back"
@@ -212,7 +220,7 @@ def test_calls_that_wait_for_the_device_go_alone_beside_their_process(made: Call
     process.queues = False
     process.log.clear()
     assert torch.equal(outputs(gate.through([11, 12, 13], True))[1], expected(12))
-    alone = [*["evicted", "go", "at rest"] * 2, "drained"]
+    alone = [*WENT * (EMPTY + 1), "drained"]
     assert process.log == ["drained", *alone * 3]
     process.log.clear()
     gate.through([1, 2], False)
@@ -245,21 +253,23 @@ def test_calls_that_need_their_process_go_alone_too(made: Callable[..., Process]
 def test_calls_that_are_never_over_are_told(made: Callable[..., Process]) -> None:
     class Endless(Process):
         def _work(self) -> None:
-            if self.words[GO_AT] < 18:
+            if self.words[GO_AT] < 5 + 2 * (EMPTY + 3) + EMPTY + 2:
                 super()._work()
 
     process = Endless(torch.exp)
     gate = opened(process, Device())
     assert gate.through([1, 2, 3], False) is None
     assert process.runs
+    assert "helped" in process.log, "the harness's own stream does not wait for ever"
     process.close()
 
 
 def test_a_call_beside_which_the_device_did_something_else_says_so(made: Callable[..., Process]) -> None:
-    rests = iter([True, True, True, False, False, True])
+    rests = iter([True, False, True, True, False, True])
     gate = opened(made(), Device(), rests=lambda: next(rests))
     passed = gate.through([1, 2, 3], False)
-    assert [one.times.quiet for one in passed or []] == [True, False, False]
+    assert [one.went.quiet for one in passed or []] == [True, False, True]
+    assert len(gate._line.empty) == EMPTY - 1
 
 
 def test_inputs_that_a_call_changes_are_read_from_where_they_lie(made: Callable[..., Process]) -> None:
@@ -281,7 +291,9 @@ def test_a_second_gate_before_one_process_is_shut_too(made: Callable[..., Proces
         with opened(process, device) as gate:
             go = process.words[GO_AT]
             gate.through(seeds, False)
-            assert process.words[GO_AT] == go + 6, "a word that holds a later number would let calls through at once"
+            assert process.words[GO_AT] == go + EMPTY + 3, (
+                "a word that holds a later number would let calls through at once"
+            )
 
 
 def test_outputs_that_calls_share_are_read_before_the_next_one_goes(made: Callable[..., Process]) -> None:
@@ -384,7 +396,7 @@ def test_an_eviction_that_takes_longer_than_at_best_tells_of_other_work() -> Non
     clearing = Clearing(clock)
     assert [clear() for _ in range(5)] == [True, False, True, True, False], "noise is none, and the least is learnt"
     assert clock.log == ["values", "go"] * 5
-    clearing.rest()
+    clearing.touch()
     assert clock.log[-1] == "touched"
     busy = Clearing(Evictions(*[60.0] * 5, 500.0))
     assert [busy(_nothing, _nothing)() for _ in range(50)] == [False] * 50
@@ -401,13 +413,13 @@ class Queue:
     """A stream, on which nothing waits."""
 
     def __init__(self, shared: mmap.mmap) -> None:
-        self.log: list[tuple[str, int]] = []
+        self.log: list[tuple[str, int, int]] = []
 
-    def wait(self, ticket: int) -> None:
-        self.log.append(("wait", ticket))
+    def wait(self, at: int, ticket: int) -> None:
+        self.log.append(("wait", at, ticket))
 
-    def tell(self, ticket: int) -> None:
-        self.log.append(("tell", ticket))
+    def write(self, at: int, ticket: int) -> None:
+        self.log.append(("write", at, ticket))
 
 
 @pytest.mark.parametrize("made_by", [lambda x: 2 * x, lambda x: (2 * x).t(), lambda x: (2 * x)[:, :3]])
@@ -420,13 +432,18 @@ def test_a_runner_queues_each_call_between_two_words_and_says_where_the_outputs_
     with mmap.mmap(-1, 1 << 12) as shared:
         one = Candidate("cpu", 1 << 12, shared)
         called: list[torch.Tensor] = []
+        touched: list[int] = []
+        one._made_clock = SimpleNamespace(touch=lambda: touched.append(1))  # type: ignore[assignment]
         one._function = lambda x: called.append(x) or made_by(x)  # type: ignore[func-returns-value]
         spec = {"kind": "normal", "shape": [3, 5], "dtype": "float32", "args": {"scale": 1.0, "shift": 0.0}}
         one.workload({"inputs": [{"spec": spec}], "params": {}, "outputs": [], "literals": []})
         held = one.hold({"count": 3, "distribution": "normal", "layout": "contiguous"})["inputs"]
         assert [len(call) for call in held] == [1, 1, 1]
         told = one.enqueue({"ticket": 7, "count": 2})["outputs"]
-        assert one._gate.log == [(what, ticket) for ticket in (7, 8, 9, 10) for what in ("wait", "tell")]
+        assert one._gate.log == [
+            (*word, 7 + n) for n in range(EMPTY + 2) for word in (("wait", GO_AT), ("write", DONE_AT))
+        ]
+        assert touched == [1] * EMPTY
         gate = object.__new__(Gate)
         gate._driver, gate._maps = device, {}
         for x, call in zip(called, told, strict=True):
@@ -460,7 +477,6 @@ class Library:
 def stream(patch: pytest.MonkeyPatch, library: Library, registered: int = 0) -> queueing.Stream:
     patch.setattr(queueing.ctypes, "CDLL", lambda name: library)
     patch.setattr(queueing, "GO_AT", 0)
-    patch.setattr(queueing, "DONE_AT", 128)
     patch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
     return queueing.Stream(mmap.mmap(-1, 1 << 12), lambda address, size: registered)
 
@@ -468,10 +484,9 @@ def stream(patch: pytest.MonkeyPatch, library: Library, registered: int = 0) -> 
 def test_a_stream_waits_for_one_word_and_writes_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     library = Library()
     made = stream(monkeypatch, library)
-    made.wait(7)
-    made.tell(9)
-    made.go(7)
-    assert library.calls == [("wait", 1 << 40, 7), ("write", (1 << 40) + 128, 9), ("write", 1 << 40, 7)]
+    made.wait(0, 7)
+    made.write(128, 9)
+    assert library.calls == [("wait", 1 << 40, 7), ("write", (1 << 40) + 128, 9)]
 
 
 @pytest.mark.parametrize(
@@ -486,4 +501,4 @@ def test_a_device_that_cannot_see_the_hosts_memory_or_wait_for_it_says_so(
     monkeypatch: pytest.MonkeyPatch, library: Library, registered: int, words: str
 ) -> None:
     with pytest.raises(OSError, match=words):
-        stream(monkeypatch, library, registered).wait(1)
+        stream(monkeypatch, library, registered).wait(0, 1)

@@ -16,19 +16,22 @@ from typing import Any, Protocol
 from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Timed
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import NotShared, Passed
+from kopt_mcp.evaluator.gate import Line, NotShared, Passed, Went
 
 _AUDITED_GAIN = 0.01
 """Share of the incumbent's time that no gain is made of: the bar for accepting one is 1 %."""
 _SEEN_SHARE = 0.7
 """Least share of it that must be seen."""
-_MOST_CALLS, _PASSAGES, _ROUNDS, _SURE_SHARE = 12, 2, 4, 0.25
+_MOST_CALLS, _PASSAGES, _ROUNDS, _SURE_SHARE = 8, 2, 5, 0.25
 """How many calls pass at a time, how often in a round for each arm, and the most rounds; fewer are enough where the
 doubt is below this share of the gain."""
 _COMPARED = 3
 """How many of the candidate's calls have their outputs compared: the fastest, since a call that left work out is."""
-_EMPTY_US = 1.5
-"""How far two processes may differ in what they take without a call; a larger difference would be made by somebody."""
+_APART_US = 2.0
+"""How far two processes may differ in what they take without a call, to where the stream says so, and twice that to
+where the device rests: a larger difference would be made by somebody."""
+_SLACK_US = 1.0
+"""How far what is seen may be off for good, in the candidate's favour."""
 _BY = "by the harness's own clock"
 _DOUBT, _SURE = 3.0, 2.0
 """Standard errors that the difference may be larger than it was seen, and smaller for what is sure of it."""
@@ -56,43 +59,42 @@ class Room:
         return max(1, min(_MOST_CALLS, self.most_bytes // max(1, self.input_bytes + 2 * output_bytes)))
 
 
-OpenGate = Callable[[Arm, list[dict[str, Any]], int], Gated]
-"""For an arm, what the reference returns, and how many calls are to pass at once."""
+OpenGate = Callable[[Line, list[dict[str, Any]], int, float], Gated]
+"""On a line, for what the reference returns, so many calls at a time, of which one is said to take so long."""
 Blame = Callable[[Arm], AbstractContextManager[None]]
 """In which what goes wrong is an arm's fault."""
 
 
 @dataclass
 class _Seen:
-    """What came through: of each arm the times of the calls, and the candidate's calls that are to be compared."""
+    """What came through: of each arm all calls, and of the candidate those that are to be compared."""
 
-    told: list[list[float]] = field(default_factory=lambda: [[], []])
-    """Until the arm's own stream said so."""
-    rested: list[list[float]] = field(default_factory=lambda: [[], []])
-    """Until the device did nothing any more."""
-    empty: list[list[float]] = field(default_factory=lambda: [[], []])
-    """Until the stream said so without a call."""
+    lines: Sequence[Line]
+    went: list[list[Went]] = field(default_factory=lambda: [[], []])
     fastest: list[Timed] = field(default_factory=list)
 
     def add(self, which: int, seeds: Sequence[int], passed: Sequence[Passed]) -> None:
-        for seed, one in zip(seeds, passed, strict=True):
-            if one.times.quiet:
-                self.told[which].append(one.times.us)
-                self.rested[which].append(one.times.all_us)
-                self.empty[which].append(one.times.empty_us)
-                self.fastest += [Timed(one.times.us, one.times.all_us, seed, one.outputs)] if which == 0 else []
+        for seed, (went, outputs) in zip(seeds, passed, strict=True):
+            if went.quiet:
+                self.went[which].append(went)
+                self.fastest += [Timed(went.us, went.all_us, seed, outputs)] if which == 0 else []
         self.fastest = heapq.nsmallest(_COMPARED, self.fastest, key=lambda timed: timed.us)
 
     def gain(self) -> tuple[float, float]:
         """By how much the candidate's calls are shorter, and the standard error of that.
 
-        The device's rest is told by nobody, and less exactly: it is believed where it says less without a doubt.
+        When the device rests is told by nobody, and a little less exactly: it is believed where it says less without a
+        doubt.
         """
-        took, error = _difference(self.told)
-        apart, doubt = _difference(self.empty)
-        seen, error = took - max(-_EMPTY_US, min(_EMPTY_US, apart)), math.hypot(error, doubt)
-        less, doubt = _difference(self.rested)
-        return (seen, error) if seen <= less + _EMPTY_US + _DOUBT * doubt else (less, doubt)
+        told, error = self._shorter(lambda went: went.us, _APART_US)
+        rested, doubt = self._shorter(lambda went: went.all_us, 2 * _APART_US)
+        return (told, error) if told <= rested + _SLACK_US + _DOUBT * doubt else (rested, doubt)
+
+    def _shorter(self, us: Callable[[Went], float], apart_us: float) -> tuple[float, float]:
+        """Without what the two processes take differently when there is no call."""
+        full, error = _difference([[us(went) for went in arm] for arm in self.went])
+        empty, doubt = _difference([[us(went) for went in line.empty] for line in self.lines])
+        return full - max(-apart_us, min(apart_us, empty)), math.hypot(error, doubt)
 
 
 class Audit:
@@ -100,14 +102,17 @@ class Audit:
 
     def __init__(
         self,
+        lines: Sequence[Line],
         open_gate: OpenGate,
         room: Room,
         effect: Callable[[float], float],
         seed: Callable[[], int],
         rng: Random,
     ) -> None:
-        """`effect` says how far claims of calls that take so long may be off for good, see `Sampler`."""
-        self._open, self._room, self._effect, self._seed, self._random = open_gate, room, effect, seed, rng
+        """On the lines of both arms. `effect` says how far claims of calls that take so long may be off for good, see
+        `Sampler`."""
+        self._lines, self._open, self._room = lines, open_gate, room
+        self._effect, self._seed, self._random = effect, seed, rng
         self.note = ""
         self.sure = self.most = math.inf
         """The ratio of incumbent to candidate that is sure by the harness's clock, and the largest that it allows;
@@ -132,29 +137,30 @@ class Audit:
             return []
         gain, error = seen.gain()
         self.sure = _ratio(incumbent, gain - _SURE * error)
-        self.most = _ratio(incumbent, gain + _DOUBT * max(error, _standard_error(seen.told[1])))
+        self.most = _ratio(incumbent, gain + _DOUBT * error + _SLACK_US)
         self.note = f"{gain:.2f} (±{_DOUBT * error:.2f}) of {max(claimed, 0):.2f} us gained for sure are seen {_BY}"
-        if gain + _DOUBT * error < _SEEN_SHARE * claimed:
+        if gain + _DOUBT * error + _SLACK_US < _SEEN_SHARE * claimed:
             text = f"a gain of {claimed:.2f} us a call is claimed, of which the harness's own clock sees {gain:.2f} us"
             with blame(arms[0]):
-                raise Fault("SUSPECT", f"{text}, or {gain + _DOUBT * error:.2f} us at the most")
+                raise Fault("SUSPECT", f"{text}, or {gain + _DOUBT * error + _SLACK_US:.2f} us at the most")
         return seen.fastest
 
     def _claimed(self, candidate: float, incumbent: float, arms: Sequence[Arm]) -> float:
         """The gain in microseconds that is claimed beyond what chance makes of none; it may be nothing, or less."""
         chance = math.hypot(
-            2 * candidate * self._effect(candidate), *(2 * _standard_error(arm.samples) for arm in arms)
+            2 * candidate * self._effect(candidate), *(2 * stats.median_error(arm.samples) for arm in arms)
         )
         return incumbent - candidate - chance - _AUDITED_GAIN * incumbent
 
     def _passages(self, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame, claimed: float) -> _Seen:
         count = self._room.calls(sum(o["bytes"] for o in outputs))
-        seen = _Seen()
+        seen = _Seen(self._lines)
         with ExitStack() as stack:
             gates: list[Gated] = []
-            for arm in arms:
+            for line, arm in zip(self._lines, arms, strict=True):
                 with blame(arm):
-                    gates.append(stack.enter_context(closing(self._open(arm, outputs, count))))
+                    call_us = stats.median(arm.samples)
+                    gates.append(stack.enter_context(closing(self._open(line, outputs, count, call_us))))
             for number in range(_ROUNDS):
                 if number and _DOUBT * seen.gain()[1] < _SURE_SHARE * abs(claimed):
                     break
@@ -181,10 +187,4 @@ def _difference(times: list[list[float]]) -> tuple[float, float]:
     """By how much the second arm's calls take longer, and the standard error of that."""
     if not all(times):
         return 0.0, math.inf
-    return stats.median(times[1]) - stats.median(times[0]), math.hypot(*(_standard_error(t) for t in times))
-
-
-def _standard_error(times: Sequence[float]) -> float:
-    """Of the median, from the median absolute deviation: 1.2533 and 1.4826 for a normal distribution."""
-    middle = stats.median(times)
-    return 1.2533 * 1.4826 * stats.median([abs(t - middle) for t in times]) / math.sqrt(len(times))
+    return stats.median(times[1]) - stats.median(times[0]), math.hypot(*(stats.median_error(t) for t in times))

@@ -20,7 +20,7 @@ from kopt_mcp.evaluator.inputs import Guarded, draw, room
 from kopt_mcp.evaluator.loading import imported
 from kopt_mcp.evaluator.operators import computing, dispatched, kernel_rows
 from kopt_mcp.evaluator.outbox import COUNT, FAILED, TOKEN_BYTES, Outbox, dtype_name, view, where
-from kopt_mcp.evaluator.queueing import Stream
+from kopt_mcp.evaluator.queueing import DONE_AT, EMPTY, GO_AT, Stream
 from kopt_mcp.evaluator.timing import EventClock, WallClock, clock_for
 from kopt_mcp.evaluator.watching import (
     Poison,
@@ -239,21 +239,21 @@ class Candidate:
         if self._gate is None:
             self._gate = Stream(self._shared)
         self._held = [self._draw({**message, "seed": 1 + n}) for n in range(message["count"])]
-        buffers = [inputs.buffers for inputs in self._held]
-        return {"inputs": _named(buffers, on_device.named)}
+        return {"inputs": _named([inputs.buffers for inputs in self._held], on_device.named)}
 
     def enqueue(self, message: dict[str, Any]) -> dict[str, Any]:
         """Queue some of these calls, and say where their outputs will be: each between two words of its own, and before
-        it the same with nothing between."""
+        them the same with next to nothing between."""
         assert self._gate is not None
+        assert not isinstance(self.clock, WallClock)
         held, self._laid = self._held[: message["count"]], []  # alive until the next ones: the harness reads them
-        for number, inputs in enumerate(held):
-            ticket = message["ticket"] + 2 * number
-            self._gate.wait(ticket)
-            self._gate.tell(ticket)
-            self._gate.wait(ticket + 1)
-            self._laid.append(self._function(*inputs.args))
-            self._gate.tell(ticket + 1)
+        for ticket, inputs in enumerate([*[None] * EMPTY, *held], message["ticket"]):
+            self._gate.wait(GO_AT, ticket)
+            if inputs is None:
+                self.clock.touch()
+            else:
+                self._laid.append(self._function(*inputs.args))
+            self._gate.write(DONE_AT, ticket)
         made = zip(self._laid, held, strict=True)
         outputs = [plain_outputs(out, self._own(inputs.args), self.device) for out, inputs in made]
         return {"outputs": _named(outputs, _lying)}

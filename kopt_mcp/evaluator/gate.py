@@ -2,34 +2,33 @@
 
 The runner queues its calls, each behind a word in the shared memory on which its stream waits, and before another that
 its stream writes. Then its process is stopped, and the calls go one by one. The harness puts values that nobody there
-has seen into a call's inputs, evicts the L2 and sets the first word, all of it queued on the device at once, so that
-nobody else has the device in between. It looks at the second word until that is set, then waits for a kernel of its
-own, which runs when the device does nothing else any more, and reads what the call has put out.
+has seen into a call's inputs, evicts the L2 and sets the first word; behind that it waits for the second one with a
+kernel of its own, which runs when the device does nothing else any more, and sets a third. All this is queued on the
+device at once, so that nobody else has the device in between. The clock runs from the first word to the third; then
+the inputs must be as they were, and the outputs are read.
 
-What the device takes to change hands, to see the first word and to write the second is in every such time; before each
-call goes a pair of words with nothing in between, which tells how long that is. Launching is not in it, since it came
-before; but a call that waits for the device itself cannot be stopped: it goes alone, and what its host does after the
-wait is in it.
+What the device takes to change hands and to see words is in every such time: before the calls go pairs of words with
+next to nothing in between, which tell how long that is. Launching is not in it, since it came before; but a call that
+waits for the device itself cannot be stopped: it goes alone, and what its host does after the wait is in it.
 """
 
 from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from kopt_mcp.evaluator import on_device
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.inputs import Guarded, draw
+from kopt_mcp.evaluator.inputs import GUARD, Guarded, draw
 from kopt_mcp.evaluator.process import CandidateProcess
-from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT, Stream
+from kopt_mcp.evaluator.queueing import DONE_AT, EMPTY, GO_AT, REST_AT, Stream
 from kopt_mcp.evaluator.snapshots import rebuilt
-from kopt_mcp.problem import Case
+from kopt_mcp.problem import Case, Problem
 
 _QUEUED_S, _QUEUED_TIMES = 0.01, 3
 """How long queueing may take, and how many times as long as it did at first: a call that waits for the device itself
@@ -47,36 +46,43 @@ several streams of the calls behind it wait already."""
 Step = Callable[[], None]
 
 
-class Times(NamedTuple):
-    """Of one call."""
+class Went(NamedTuple):
+    """What was let go, a call or nothing."""
 
     us: float
-    """From the word to go on until the runner's stream said that it was over."""
+    """Microseconds from the word to go on until the runner's stream said that it was over."""
     all_us: float
     """The same until the device did nothing any more."""
-    empty_us: float
-    """From the word to go on until the stream said so, with no call between."""
     quiet: bool
     """Whether the device did nothing else before."""
 
 
-class _Went(NamedTuple):
-    us: float
-    all_us: float
-    quiet: bool
-
-
-@dataclass(frozen=True)
-class Passed:
+class Passed(NamedTuple):
     """A call that went through the gate."""
 
-    times: Times
+    went: Went
     outputs: list[torch.Tensor]
-    """As they were then; none where they were not to be looked at."""
+    """As they were then, mutated inputs first; none where they were not to be looked at."""
 
 
 class NotShared(Exception):
     """The candidate's memory is of a kind that no other process can be given."""
+
+
+class Line:
+    """One process's words, and what has passed between them without a call. All its gates share it. Close it."""
+
+    def __init__(self, process: CandidateProcess) -> None:
+        """Raises:
+        OSError: the device cannot see the shared memory.
+        """
+        self.process, self.word = process, process.runner.shared
+        self.stream = Stream(self.word.memory)
+        self.empty: list[Went] = []
+
+    def close(self) -> None:
+        """No gate is used any more."""
+        self.stream.close()
 
 
 class Gate:
@@ -84,45 +90,37 @@ class Gate:
 
     def __init__(
         self,
-        process: CandidateProcess,
+        line: Line,
         driver: on_device.Driver,
+        problem: Problem,
         case: Case,
-        mutates: Sequence[int],
         outputs: list[dict[str, Any]],
         count: int,
         clearing: Clearing,
         call_us: float = 0.0,
         device: str = "cuda",
     ) -> None:
-        """For up to `count` calls at a time, of which one is said to take `call_us`, and changes the inputs `mutates`.
+        """For up to `count` calls at a time, of which one is said to take `call_us`.
 
         Raises:
-            NotShared; Fault: the candidate failed; OSError: the device cannot see the shared memory.
+            NotShared; Fault: the candidate failed.
         """
-        self._process, self._driver, self._case, self._clearing = process, driver, case, clearing
-        self._mutates, self._device = mutates, device
+        self._line, self._process, self._word = line, line.process, line.word
+        self._driver, self._case, self._clearing = driver, case, clearing
+        self._mutates, self._free = problem.mutates, {*problem.mutates, *problem.scratch}
+        self._device = device
         self._most_s = _MOST_S + _PATIENCE * call_us * 1e-6
         self._queued_s = 0.0
         self._stops = self._together = True
         """Whether calls can be queued, and are over although their process is stopped; and whether several can be."""
         self._maps: dict[bytes, tuple[int, int]] = {}
         """Where the candidate's allocations lie here, and their sizes, by their handles: each is mapped once."""
-        self._word = process.runner.shared
-        self._ticket = self._word.peek(GO_AT)
-        """Of the last call that was queued."""
-        self._stream = Stream(self._word.memory)
         try:
-            process.workload(case, outputs)
-            described = process.ask("hold", count=count, distribution="normal", layout="contiguous")["inputs"]
-            if not described:
-                raise NotShared
-            self._inputs = [[self._open(meta) for meta in call] for call in described]
-            for _ in range(
-                2
-            ):  # so that all memory is there, nothing needs to be loaded, and it is known how long it takes
-                self._word.poke(GO_AT, self._ticket + 2 * count)
+            self._process.workload(case, outputs)
+            self._inputs = self._hold(count)
+            for _ in range(2):  # so that all memory is there, nothing need be loaded, and it is known how long it takes
                 begin = time.perf_counter()
-                self._queue(count)
+                self._queue(count, waiting=False)
                 self._places(count)
                 self._queued_s = time.perf_counter() - begin
         except BaseException:
@@ -134,7 +132,6 @@ class Gate:
         for address, _ in self._maps.values():
             self._driver.close(address)
         self._maps.clear()
-        self._stream.close()
 
     def __enter__(self) -> Gate:
         return self
@@ -142,66 +139,76 @@ class Gate:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _hold(self, count: int) -> list[list[tuple[int, int]]]:
+        """Where the inputs of calls lie."""
+        described = self._process.ask("hold", count=count, distribution="normal", layout="contiguous")["inputs"]
+        if not described:
+            raise NotShared
+        return [[self._open(meta) for meta in call] for call in described]
+
     def through(self, seeds: list[int], look: bool) -> list[Passed] | None:
-        """Let a call pass for each seed; None where they are never over.
+        """Let a call pass for each seed, and read what they put out if it is looked at; None where one is never over.
 
         Raises:
-            Fault: the candidate failed, its outputs are none, or the device never rests.
+            NotShared; Fault: the candidate failed, its outputs are none, or the device never rests.
         """
         if self._together:
             passed = self._one_by_one(seeds, look)
-            self._together = bool(passed) and all(one.times.all_us - one.times.us < _REST_US for one in passed or [])
+            self._together = passed is not None and all(c.went.all_us - c.went.us < _REST_US for c in passed)
             if self._together:
                 return passed
         if self._stops:
             each = [self._one_by_one([seed], look) for seed in seeds]
             if self._stops:
-                return [one for passed in each for one in passed or []]
-        return self._each_alone(seeds, look)
+                return _joined(each)
+        return _joined([self._beside(seed, look) for seed in seeds])
 
     def _one_by_one(self, seeds: list[int], look: bool) -> list[Passed] | None:
         """While their process is stopped; None where they cannot be queued, or are not over then."""
-        first, queued = self._queue(len(seeds))
-        passed: list[Passed] = []
+        tickets, queued = self._queue(len(seeds))
+        passed: list[Passed] | None = None
         if queued:
             places = self._places(len(seeds))
             for meta in (meta for call in places for meta in call):
                 self._mapped(meta)  # ahead of time, so as to read at once
             with self._stopped():
-                for number, seed in enumerate(seeds):
-                    drawn = self._drawn(seed)
-                    if (times := self._time(number, drawn, first + 2 * number)) is None:
-                        break
-                    passed.append(Passed(times, self._read(number, drawn, places[number]) if look else []))
-        self._word.poke(GO_AT, self._ticket)
+                passed = self._passage(tickets, seeds, look, lambda number: places[number])
+        self._word.poke(GO_AT, tickets[-1])
         if not queued:
             self._places(len(seeds))
         self._leave()
-        self._stops = len(passed) == len(seeds)
-        return passed if self._stops else None
+        self._stops = passed is not None
+        return passed
 
-    def _each_alone(self, seeds: list[int], look: bool) -> list[Passed] | None:
-        """While their process goes on."""
-        passed = []
-        for seed in seeds:
-            first, _ = self._queue(1)
-            drawn = self._drawn(seed)
-            times = self._time(0, drawn, first)
-            self._word.poke(GO_AT, self._ticket)
-            (place,) = self._places(1)
-            if times is not None:
-                passed.append(Passed(times, self._read(0, drawn, place) if look else []))
-            self._leave()
-            if times is None:
+    def _beside(self, seed: int, look: bool) -> list[Passed] | None:
+        """While its process goes on, which waits for the device in the midst of the call."""
+        tickets, _ = self._queue(1)
+        passed = self._passage(tickets, [seed], look, lambda _: self._places(1)[0])
+        if passed is None:
+            self._word.poke(GO_AT, tickets[-1])
+            self._places(1)
+        self._leave()
+        return passed
+
+    def _passage(
+        self, tickets: range, seeds: list[int], look: bool, place: Callable[[int], list[Any]]
+    ) -> list[Passed] | None:
+        """Let go what is queued, first that without a call; None where something is never over."""
+        for ticket in tickets[:EMPTY]:
+            if (empty := self._went(ticket, _nothing)) is None:
                 return None
+            self._line.empty += [empty] if empty.quiet else []
+        passed = []
+        for number, ticket in enumerate(tickets[EMPTY:]):
+            drawn = draw(self._case.inputs, self._case.literals, seeds[number], self._device)
+            if (went := self._went(ticket, lambda n=number, d=drawn: self._fill(n, d))) is None:  # type: ignore[misc]
+                return None
+            passed.append(Passed(went, self._read(number, drawn, place(number), look)))
         return passed
 
     def _leave(self) -> None:
         """See that nothing is left on the device that the other's calls would wait for."""
         self._process.ask("drain")
-
-    def _drawn(self, seed: int) -> Guarded:
-        return draw(self._case.inputs, self._case.literals, seed, self._device)
 
     @contextmanager
     def _stopped(self) -> Iterator[None]:
@@ -212,13 +219,15 @@ class Gate:
         finally:
             turn.release(pid, [])
 
-    def _queue(self, count: int) -> tuple[int, bool]:
-        """Have calls queued, with two tickets each: the first of these, and whether all calls are."""
-        first, self._ticket = self._ticket + 1, self._ticket + 2 * count
+    def _queue(self, count: int, waiting: bool = True) -> tuple[range, bool]:
+        """Have so many calls queued, and before them what has no call: their tickets, and whether all are."""
+        first = self._word.peek(GO_AT) + 1
+        tickets = range(first, first + EMPTY + count)
+        if not waiting:
+            self._word.poke(GO_AT, tickets[-1])
         self._process.begin("enqueue", ticket=first, count=count)
         longest_s = _QUEUED_S + _QUEUED_TIMES * self._queued_s
-        queued = bool(select.select([self._process.runner.channel.fileno()], [], [], longest_s)[0])
-        return first, queued
+        return tickets, bool(select.select([self._process.runner.channel.fileno()], [], [], longest_s)[0])
 
     def _places(self, count: int) -> list[list[Any]]:
         """Where the outputs of calls that were queued will be.
@@ -233,21 +242,22 @@ class Gate:
             raise Fault("CHEATED", "the candidate's process queued other calls than it was asked for")
         return places
 
-    def _time(self, number: int, drawn: Guarded, ticket: int) -> Times | None:
-        """Have a call go that is queued; None where it is never over."""
-        empty = self._went(ticket, _nothing)
-        full = empty and self._went(ticket + 1, lambda: self._fill(number, drawn))
-        if empty is None or full is None:
-            return None
-        return Times(full.us, full.all_us, empty.us, empty.quiet and full.quiet)
-
-    def _went(self, ticket: int, before: Step) -> _Went | None:
+    def _went(self, ticket: int, before: Step) -> Went | None:
         """Let what waits for a ticket go; None where it is never over."""
-        quiet = self._clearing(before, lambda: self._stream.go(ticket))
-        if (begin := self._when(GO_AT, ticket)) is None or (over := self._when(DONE_AT, ticket)) is None:
+
+        def after() -> None:
+            self._line.stream.write(GO_AT, ticket)
+            self._line.stream.wait(DONE_AT, ticket)
+            self._clearing.touch()
+            self._line.stream.write(REST_AT, ticket)
+
+        quiet = self._clearing(before, after)
+        moments = [self._when(at, ticket) for at in (GO_AT, DONE_AT, REST_AT)]
+        self._word.poke(DONE_AT, ticket)  # where it never came, our own stream must not wait for ever
+        begin, over, rest = moments
+        if begin is None or over is None or rest is None:
             return None
-        self._clearing.rest()
-        return _Went((over - begin) * 1e6, (time.perf_counter() - begin) * 1e6, quiet())
+        return Went((over - begin) * 1e6, (rest - begin) * 1e6, quiet())
 
     def _when(self, at: int, ticket: int) -> float | None:
         """The moment when a word holds a ticket; None where it never does."""
@@ -264,17 +274,25 @@ class Gate:
                 raise Fault("CHEATED", "the candidate's process described inputs of another size")
             torch.bitwise_or(buffer, 0, out=self._driver.view(address, size))
 
-    def _read(self, number: int, drawn: Guarded, described: list[Any]) -> list[torch.Tensor]:
-        changed = [self._changed(number, drawn, position) for position in self._mutates]
-        return [*changed, *(self._output(meta) for meta in described)]
+    def _read(self, number: int, drawn: Guarded, places: list[Any], look: bool) -> list[torch.Tensor]:
+        """The outputs of a call, if they are looked at. In any case its inputs must be as they were.
 
-    def _changed(self, number: int, drawn: Guarded, position: int) -> torch.Tensor:
-        """An input as it is now."""
-        which = sum(isinstance(a, torch.Tensor) for a in drawn.args[:position])
-        tensor, (address, size) = drawn.args[position], self._inputs[number][which]
-        start = tensor.data_ptr() - drawn.buffers[which].data_ptr()
-        memory = self._driver.view(address, size)[start : start + tensor.numel() * tensor.element_size()]
-        return memory.clone().view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
+        Raises:
+            Fault: they are not, or the outputs are none.
+        """
+        at = [i for i, a in enumerate(drawn.args) if isinstance(a, torch.Tensor)]
+        views = [self._driver.view(*place) for place in self._inputs[number]]
+        for position, buffer, view in zip(at, drawn.buffers, views, strict=True):
+            parts = [slice(GUARD), slice(-GUARD, None)] if position in self._free else [slice(None)]
+            if not all(torch.equal(view[part], buffer[part]) for part in parts):
+                raise Fault("INCORRECT_NUMERICAL", f"a timed call changed its input {position}, or memory beside it")
+        if not look:
+            return []
+        changed = [_typed(views[at.index(i)].clone(), drawn.args[i], drawn.buffers[at.index(i)]) for i in self._mutates]
+        for position, view in zip(at, views, strict=True):
+            if position not in self._free:
+                view.bitwise_not_()  # outputs must be copies, not other addresses of the same memory
+        return [*changed, *(self._output(meta) for meta in places)]
 
     def _output(self, meta: Any) -> torch.Tensor:
         data = on_device.copied(self._driver, meta, *self._mapped(meta))
@@ -297,6 +315,17 @@ class Gate:
         return self._maps[handle]
 
 
+def _joined(parts: list[list[Passed] | None]) -> list[Passed] | None:
+    return None if None in parts else [one for part in parts for one in part or []]
+
+
+def _typed(memory: torch.Tensor, like: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+    """An argument in a copy of the buffer in which it lies."""
+    start = like.data_ptr() - buffer.data_ptr()
+    data = memory[start : start + like.numel() * like.element_size()]
+    return data.view(like.dtype).as_strided(like.shape, like.stride())
+
+
 class Clears(Protocol):
     """What is needed of a clock; `timing.EventClock` is one."""
 
@@ -304,7 +333,7 @@ class Clears(Protocol):
         """Evict between what the two enqueue; what is returned waits, and says how many microseconds it took."""
 
     def touch(self) -> None:
-        """Run a kernel that does next to nothing, and wait for it."""
+        """Enqueue a kernel that does next to nothing."""
 
 
 class Clearing:
@@ -339,8 +368,8 @@ class Clearing:
 
         return quiet
 
-    def rest(self) -> None:
-        """Wait until the device does nothing of anybody's: then it is a kernel of our own that gets it."""
+    def touch(self) -> None:
+        """Enqueue a kernel of our own, which gets the device when nobody else uses it."""
         self._clock.touch()
 
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from kopt_mcp import stats
 from kopt_mcp.evaluator import bench, ceilings, checks, device_state, mutants, preparing, sandbox, verify
 from kopt_mcp.evaluator.arms import Arm, Sampler
 from kopt_mcp.evaluator.audit import Audit, Room
@@ -28,7 +27,7 @@ from kopt_mcp.evaluator.compare import BadReference
 from kopt_mcp.evaluator.device_state import Observer
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.files import HarnessError, load_problem, read, source
-from kopt_mcp.evaluator.gate import Clearing, Gate
+from kopt_mcp.evaluator.gate import Clearing, Gate, Line
 from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.limits import PhysicalLimits
 from kopt_mcp.evaluator.machine import torch_device
@@ -242,7 +241,10 @@ class Harness:
             _start(processes)
             if self._gate:
                 processes[0].isolation["outside clock"] = self._gate
-            results, seen = self._time(problem, timed, processes, job, observer, said)
+            lines = [Line(p) for p in processes] if self._gate == "on" and len(processes) == 2 else []
+            for line in lines:
+                stack.callback(line.close)
+            results, seen = self._time(problem, timed, processes, lines, job, observer, said)
             state = observer.after()
             process = processes[0]
             with spent.on("end"):
@@ -269,6 +271,7 @@ class Harness:
         problem: Problem,
         timed: list[Workload],
         processes: list[CandidateProcess],
+        lines: list[Line],
         job: Job,
         observer: Observer,
         said: Said,
@@ -286,7 +289,7 @@ class Harness:
                 limits,
                 w is checked,
                 spent,
-                self._audit(problem, w, sampler),
+                self._audit(problem, w, sampler, lines) if lines else None,
             )
             for w, sampler in ((w, self._sampler(problem, w)) for w in timed)
         ]
@@ -323,20 +326,18 @@ class Harness:
             self._empty_us = preparing.empty_call_us(self._place, self._evictor)
         return Held(problem, case, self._evictor, self._empty_us, rng)
 
-    def _audit(self, problem: Problem, workload: Workload, sampler: Sampler) -> Audit | None:
+    def _audit(self, problem: Problem, workload: Workload, sampler: Sampler, lines: list[Line]) -> Audit:
         """What looks at a claimed gain from outside; where the harness holds the clock, there is no claim."""
-        driver, clearing = self._place.driver, self._clearing
-        if self._gate != "on" or driver is None or clearing is None:
-            return None
-        case = problem.case(workload)
+        driver, clearing, case = self._place.driver, self._clearing, problem.case(workload)
+        assert driver is not None
+        assert clearing is not None
         inputs = sum(math.prod(i.shape) * getattr(torch, i.dtype).itemsize for i in case.inputs if isinstance(i, Spec))
 
-        def opened(arm: Arm, outputs: list[dict[str, Any]], count: int) -> Gate:
-            call_us = stats.median(arm.samples)
-            return Gate(arm.process, driver, case, problem.mutates, outputs, count, clearing, call_us)
+        def opened(line: Line, outputs: list[dict[str, Any]], count: int, call_us: float) -> Gate:
+            return Gate(line, driver, problem, case, outputs, count, clearing, call_us)
 
         room = Room(inputs, self.torch_device.memory_bytes // _HELD_BACK)
-        return Audit(opened, room, sampler.effect, bench.new_seed, _RANDOM)
+        return Audit(lines, opened, room, sampler.effect, bench.new_seed, _RANDOM)
 
     def _device_healthy(self) -> bool:
         """Whether a trivial kernel of our own still gives the right answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +15,7 @@ from kopt_mcp.evaluator import on_device
 from kopt_mcp.evaluator.arms import Arm
 from kopt_mcp.evaluator.compare import Expected
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import Clearing, Gate
+from kopt_mcp.evaluator.gate import Clearing, Gate, Line, NotShared
 from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.machine import version
 from kopt_mcp.evaluator.process import CandidateProcess, Source
@@ -69,20 +70,28 @@ def outputs_on_device(place: Place, clearing: Clearing) -> str:
             if judge_all(own.outputs(own.ask("fetch", **where)), expected).status != "PASSED":
                 place.driver = None
                 return "off: outputs cannot stay on the device"
-            return _passes(own, driver, case, expected, clearing)
+            return _passes(own, driver, problem, case, expected, clearing)
     except (Fault, OSError, AttributeError) as error:
         place.driver = None
         return f"off: {error}"
 
 
 def _passes(
-    own: CandidateProcess, driver: on_device.Driver, case: Case, expected: list[Expected], clearing: Clearing
+    own: CandidateProcess,
+    driver: on_device.Driver,
+    problem: Problem,
+    case: Case,
+    expected: list[Expected],
+    clearing: Clearing,
 ) -> str:
     """Whether a process of our own gets calls through a gate, with values that it gets there."""
     try:
-        with Gate(own, driver, case, (), describe_outputs(expected), 2, clearing) as gate:
-            passed = gate.through([2, 1], True)
-    except (Fault, OSError, AttributeError) as error:
+        with (
+            contextlib.closing(Line(own)) as line,
+            Gate(line, driver, problem, case, describe_outputs(expected), 2, clearing) as gate,
+        ):
+            passed = gate.through([2, 1], look=True)
+    except (NotShared, Fault, OSError, AttributeError) as error:
         return f"off: {error}"
     if passed is None:
         return "off: what is queued behind a word in memory never runs"

@@ -10,15 +10,17 @@ import torch
 
 from kopt_mcp.evaluator.shared import INPUTS_AT
 
-GO_AT, DONE_AT = INPUTS_AT, INPUTS_AT + 128
-"""Where the two words lie; no inputs are there on a GPU."""
-
+GO_AT, DONE_AT, REST_AT = INPUTS_AT, INPUTS_AT + 128, INPUTS_AT + 256
+"""Where the words lie: what lets a call go, what says that it is over, and what says that the device has come to rest.
+No inputs are there on a GPU."""
+EMPTY = 3
+"""How often a kernel that does next to nothing is queued before the calls, for what all that takes without a call."""
 _BYTES = 4096
 """A page, which is the least that can be made visible to the device."""
 
 
 class Stream:
-    """The current stream of torch, and the two words."""
+    """The current stream of torch, and the words."""
 
     def __init__(self, shared: Any, register: Callable[[int, int], int] | None = None) -> None:
         """`register` makes memory of the host visible to the device.
@@ -31,24 +33,19 @@ class Stream:
         if (code := (register or _register)(here, _BYTES)) != 0:
             raise OSError(code, f"cudaHostRegister failed with CUDA error {code}")
         self._here = here
-        self._go = self._seen_by_the_device(here)
-        self._done = self._go + DONE_AT - GO_AT
+        self._there = self._seen_by_the_device(here) - GO_AT
 
     def close(self) -> None:
         """The memory is about to be given back."""
         torch.cuda.cudart().cudaHostUnregister(self._here)  # type: ignore[no-untyped-call]
 
-    def wait(self, ticket: int) -> None:
-        """What is queued after this waits until the word holds `ticket` or more."""
-        self._call("cuStreamWaitValue32_v2", self._go, ticket)
+    def wait(self, at: int, ticket: int) -> None:
+        """What is queued after this waits until the word there holds `ticket` or more."""
+        self._call("cuStreamWaitValue32_v2", self._there + at, ticket)
 
-    def go(self, ticket: int) -> None:
-        """What waits for `ticket` goes on once what has been queued before this is over: the harness's side."""
-        self._call("cuStreamWriteValue32_v2", self._go, ticket)
-
-    def tell(self, ticket: int) -> None:
-        """What has been queued before this is over once the other word holds `ticket`."""
-        self._call("cuStreamWriteValue32_v2", self._done, ticket)
+    def write(self, at: int, ticket: int) -> None:
+        """Once what has been queued before this is over, the word there holds `ticket`."""
+        self._call("cuStreamWriteValue32_v2", self._there + at, ticket)
 
     def _seen_by_the_device(self, here: int) -> int:
         there = ctypes.c_uint64()
