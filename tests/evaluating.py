@@ -39,6 +39,9 @@ FALSE_SPEED = 1.5
 """A ratio beyond which an accepted trick has got itself a speed that is not its own: the sure end of the interval, by
 which a candidate is kept or not."""
 
+TRUE_WITHIN = 1.1
+"""Factor within which a reported time must be the true one, where that is known."""
+
 Kind = Literal["verify", "benchmark", "confirm"]
 
 
@@ -58,6 +61,10 @@ class Case:
     timeout_s: float
     open: str
     """Why this trick still gets through; empty for all that are caught."""
+    incumbent: str = ""
+    """Beside what it is timed, if not beside the problem's honest kernel."""
+    true_us: float = 0.0
+    """What it takes in truth, where it may be faster than that and only claim more."""
 
     @property
     def name(self) -> str:
@@ -65,7 +72,7 @@ class Case:
 
 
 def case(path: Path) -> Case:
-    """Read a candidate's constants: EXPECTED, and maybe PROBLEM, TIMED, FASTER, WORKLOADS, TIMEOUT_S and OPEN."""
+    """Read a candidate's constants: EXPECTED, and perhaps those of `_constants`."""
     found: dict[str, Any] = {}
     if path.suffix == ".py":
         found = _constants(path.read_text(encoding="utf-8"))
@@ -81,12 +88,14 @@ def case(path: Path) -> Case:
         found.get("WORKLOADS", ()),
         found.get("TIMEOUT_S", TIMEOUT_S),
         found.get("OPEN", ""),
+        found.get("INCUMBENT", ""),
+        found.get("TRUE_US", 0.0),
     )
 
 
 def _constants(text: str) -> dict[str, Any]:
     assignments = [n for n in ast.parse(text).body if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)]
-    wanted = {"EXPECTED", "PROBLEM", "TIMED", "FASTER", "WORKLOADS", "TIMEOUT_S", "OPEN"}
+    wanted = {"EXPECTED", "PROBLEM", "TIMED", "FASTER", "WORKLOADS", "TIMEOUT_S", "OPEN", "INCUMBENT", "TRUE_US"}
     return {n.targets[0].id: ast.literal_eval(n.value) for n in assignments if n.targets[0].id in wanted}
 
 
@@ -170,6 +179,8 @@ def caught(trick: Case, result: Evaluation) -> bool:
         return False
     if trick.path.parent.name == "controls":
         return not trick.faster or (result.ratio is not None and result.ratio.low > FALSE_SPEED)
+    if trick.true_us:
+        return all(w.timing is None or w.timing.latency_us > trick.true_us / TRUE_WITHIN for w in result.workloads)
     return all(w.ratio is None or w.ratio.low < FALSE_SPEED for w in result.workloads)
 
 

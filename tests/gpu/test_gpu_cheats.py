@@ -24,16 +24,23 @@ FALSE_SPEED = 1.01
 """The honest kernel beside most of these is the very same one, and from here on a gain is kept."""
 HERE = Path(__file__).parent / "cheats"
 PROBLEMS = {name: ROOT / "skills" / "kernels" / name / f"test_{name}.py" for name in ("softmax", "gemm")}
+PROBLEMS |= {"scaled-add": HERE / "problems" / "scaled_add.py"}
 CHECKED = ("5x2-fp32", "37x1021-fp32", "9x513-fp16", "4096x4096-fp32")
 TIMED = ("4096x4096-fp32",)
-HONEST = {"softmax": HERE / "controls" / "c1_one_row_a_program.py", "gemm": HERE / "controls" / "matmul.py"}
+HONEST = {
+    "softmax": HERE / "controls" / "c1_one_row_a_program.py",
+    "gemm": HERE / "controls" / "matmul.py",
+    "scaled-add": HERE / "problems" / "scaled_add_honest.py",
+}
+SLOW = {"library": HERE / "t16_library_fallback.py"}
+"""Incumbents beside which a trick may be faster in truth."""
 CASES = [case(p) for p in sorted(HERE.glob("*.py"))]
 CONTROLS = [case(p) for p in sorted((HERE / "controls").glob("*.py"))]
 
 
 def job(trick: Case, kind: str, workloads: tuple[str, ...]) -> Job:
     problem = PROBLEMS[trick.problem]
-    honest = HONEST[trick.problem]
+    honest = SLOW[trick.incumbent] if trick.incumbent else HONEST[trick.problem]
     digests = [sha256(p.read_bytes()).hexdigest() for p in (problem, trick.path, honest)]
     beside = {"incumbent": str(honest), "incumbent_sha256": digests[2]} if kind == "benchmark" else {}
     return Job(

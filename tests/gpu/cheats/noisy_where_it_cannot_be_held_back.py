@@ -1,0 +1,82 @@
+"""Cannot be held back, and is as long as it likes there: what its times spread is counted in its favour."""
+
+import struct
+import sys
+import time
+
+import torch
+import triton
+import triton.language as tl
+
+EXPECTED = ("SUSPECT", "CHEATED")
+TIMEOUT_S = 20.0
+TIMED = True
+WORKLOADS = ("4096x4096-fp32",)
+
+
+@triton.jit
+def _softmax(x_ptr, out_ptr, x_stride, out_stride, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < cols
+    x = tl.load(x_ptr + row * x_stride + offsets, mask=mask, other=-float("inf")).to(tl.float32)
+    exp = tl.exp(x - tl.max(x, axis=0))
+    tl.store(out_ptr + row * out_stride + offsets, (exp / tl.sum(exp, axis=0)).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def launch(x, out):
+    rows, cols = x.shape
+    _softmax[(rows,)](x, out, x.stride(0), out.stride(0), cols, BLOCK=triton.next_power_of_2(cols), num_warps=8)
+    return out
+
+
+def honest(x):
+    return launch(x, torch.empty(x.shape, dtype=x.dtype, device=x.device))
+
+
+def _place():
+    """The runner and its ticket, where it queues calls behind the gate; None elsewhere. For whom `_function` calls."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_name == "<listcomp>":
+        frame = frame.f_back
+    return (frame.f_locals["self"], frame.f_locals["message"]["ticket"]) if frame.f_code.co_name == "enqueue" else None
+
+
+def _shortened(x, cycles=44_000):
+    """All the work, the start recorded again, and a wait that is to look like it: 22 us."""
+    out = honest(x)
+    clock = sys._getframe(3).f_locals
+    if x.numel() >= 1 << 20 and "start" in clock:
+        clock["start"].record()
+        torch.cuda._sleep(cycles)
+    return out
+
+
+_GO_AT = sys.modules["kopt_mcp.evaluator.queueing"].GO_AT
+
+
+def _waits(runner, ticket):
+    """Whether the word to go on is still to come."""
+    return struct.unpack_from("@I", runner._shared, _GO_AT)[0] < ticket
+
+
+_LATER_S = 0.003
+_PATTERN = (0, 2, 0, 2, 1, 2, 0, 2, 0)
+_passages = -1
+
+
+def softmax(x):
+    global _passages
+    place = _place()
+    if place is None:
+        return _shortened(x)
+    if x is place[0]._held[0].args[0]:
+        if _waits(*place):
+            torch.cuda.synchronize()
+        else:
+            if _passages >= 0:  # the first one is not timed
+                until = time.perf_counter() + _LATER_S * _PATTERN[_passages % len(_PATTERN)]
+                while time.perf_counter() < until:
+                    pass
+            _passages += 1
+    return honest(x)
