@@ -253,7 +253,7 @@ def test_calls_that_need_their_process_go_alone_too(made: Callable[..., Process]
 def test_calls_that_are_never_over_are_told(made: Callable[..., Process]) -> None:
     class Endless(Process):
         def _work(self) -> None:
-            if self.words[GO_AT] < 5 + 2 * (EMPTY + 3) + EMPTY + 2:
+            if self.words[GO_AT] < 5 + (EMPTY + 3) + EMPTY + 2:
                 super()._work()
 
     process = Endless(torch.exp)

@@ -22,7 +22,7 @@ _AUDITED_GAIN = 0.01
 """Share of the incumbent's time that no gain is made of: the bar for accepting one is 1 %."""
 _SEEN_SHARE = 0.7
 """Least share of it that must be seen."""
-_MOST_CALLS, _PASSAGES, _ROUNDS, _SURE_SHARE = 8, 2, 5, 0.25
+_MOST_CALLS, _PASSAGES, _ROUNDS, _SURE_SHARE = 6, 2, 6, 0.25
 """How many calls pass at a time, how often in a round for each arm, and the most rounds; fewer are enough where the
 doubt is below this share of the gain."""
 _COMPARED = 3

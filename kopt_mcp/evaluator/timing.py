@@ -26,7 +26,7 @@ _MHZ = 2000
 _EMPTY_PAIRS = 41
 _EMPTY_SPIN_US = 400.0
 """Long enough that the host has enqueued both events of an empty pair before the first is reached."""
-_CLEAR_SPIN_US = 300.0
+_CLEAR_SPIN_US = 450.0
 """The same of an eviction, and of what comes before and after it."""
 
 
