@@ -312,7 +312,7 @@ class Harness:
         return [b.finish() for b in benches], [b.note for b in benches]
 
     def _sampler(self, problem: Problem, workload: Workload) -> Sampler:
-        """How calls are timed here; what an empty one takes is measured once, by ourselves."""
+        """How calls are timed here; what an empty one takes is measured by ourselves, on a GPU once."""
         case, rng = problem.case(workload), _RANDOM
         if self._kind != "cpu":
             if self._empty_us is None:
@@ -322,9 +322,9 @@ class Harness:
             return Claimed(case, self._empty_us, rng)
         if self._evictor is None:
             self._evictor = WallClock(self._place.cache_bytes)
-        if self._empty_us is None:
-            self._empty_us = preparing.empty_call_us(self._place, self._evictor)
-        return Held(problem, case, self._evictor, self._empty_us, rng)
+        # Anew each time: what it took on a busy machine is too much to subtract on a quiet one.
+        empty_us = preparing.empty_call_us(self._place, self._evictor)
+        return Held(problem, case, self._evictor, empty_us, rng)
 
     def _audit(self, problem: Problem, workload: Workload, sampler: Sampler, lines: list[Line]) -> Audit:
         """What looks at a claimed gain from outside; where the harness holds the clock, there is no claim."""
