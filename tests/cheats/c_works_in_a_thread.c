@@ -1,5 +1,5 @@
-// Returns at once, and has a thread of its own compute: nobody waits for it.
-// test: EXPECTED = ("INCORRECT_NUMERICAL", "PASSED")
+// Returns at once, and has a thread of its own compute: nobody waits for it, nor for its memory to be free of it.
+// test: EXPECTED = ("INCORRECT_NUMERICAL", "PASSED", "RUNTIME_ERROR")
 // test: PROBLEM = "softmax_c"
 // test: TIMED = True
 #include <math.h>
