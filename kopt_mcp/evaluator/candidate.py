@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from kopt_mcp.evaluator.timing import EventClock, WallClock, clock_for
 from kopt_mcp.evaluator.watching import (
     Poison,
     Structure,
-    fingerprint,
     global_state,
     late,
     plain_outputs,
@@ -33,7 +33,7 @@ from kopt_mcp.evaluator.watching import (
     state_changes,
     sums,
 )
-from kopt_mcp.problem import Spec
+from kopt_mcp.problem import DISTRIBUTIONS, Spec
 
 
 class Candidate:
@@ -88,13 +88,16 @@ class Candidate:
         return self._made_clock
 
     def prime(self) -> None:
-        """Make a GPU load what drawing, keeping and fingerprinting need, so that no first call pays for it."""
-        values = draw([Spec("normal", (64, 64), "float16", {"scale": 1.0, "shift": 0.0})], [], 1, self.device)
-        values.guards_intact()
-        kept = [t.clone() for t in values.tensors()]
-        same_bits(kept[0], values.tensors()[0])
-        fingerprint(kept)
-        self.clock.sample(lambda: None, 10.0, warm=False)
+        """Call a function of our own: a GPU loads what checking and timing need, and no first call pays for it."""
+        self._function = torch.clone
+        call: dict[str, Any] = {"seed": 1, "layout": "contiguous", "poison": 0, "own_stream": False, "first_seed": None}
+        call["shares"] = False
+        for dtype in ("float32", "float16", "bfloat16"):
+            spec = asdict(Spec("normal", (64, 64), dtype, {"scale": 1.0, "shift": 0.0}))
+            self.workload({"inputs": [{"spec": spec}], "params": {}, "outputs": [], "literals": []})
+            for distribution in DISTRIBUTIONS:
+                self.call({**call, "distribution": distribution})
+            self.sample({**call, "distribution": "normal", "spin_us": 10.0, "warm": False, "keep": False})
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import or build the candidate, which may compute for `cpu_s` seconds in all."""
@@ -138,7 +141,7 @@ class Candidate:
             out = self._run(inputs, own_stream=message["own_stream"])
         given, self._given = self._given, None
         ran = time.perf_counter()
-        outputs = self._normalise(out, inputs)
+        outputs = self._normalise(out, inputs, message["shares"])
         violations = [*self._watched(inputs, before), *state_changes(state)]
         if not given.guards_intact():
             violations.append(["INCORRECT_NUMERICAL", "it wrote outside its outputs"])
@@ -325,13 +328,14 @@ class Candidate:
         self._call_native({**values, **{f"out{i}": o for i, o in enumerate(outputs)}})
         return tuple(outputs)
 
-    def _normalise(self, out: Any, inputs: Guarded) -> list[torch.Tensor]:
-        """The outputs as plain tensors, mutated inputs first.
+    def _normalise(self, out: Any, inputs: Guarded, shares: bool = False) -> list[torch.Tensor]:
+        """The outputs as plain tensors, mutated inputs first; they may lie in inputs where the reference's own do.
 
         Raises:
             Structure: see `plain_outputs`.
         """
-        return [*(inputs.args[i] for i in self._mutates), *plain_outputs(out, self._own(inputs.args), self.device)]
+        own = [] if shares else self._own(inputs.args)
+        return [*(inputs.args[i] for i in self._mutates), *plain_outputs(out, own, self.device)]
 
     def _own(self, args: list[Any]) -> list[torch.Tensor]:
         """The inputs whose memory no output may share: all but those that were lent for that."""

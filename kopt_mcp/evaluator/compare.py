@@ -78,6 +78,8 @@ class Expected:
     """K."""
     factor: float
     precision: str
+    shares: bool = False
+    """Whether the reference's own output lies in the memory of an input here, as x.t().contiguous() does of one row."""
 
     @property
     def exact(self) -> bool:

@@ -52,7 +52,10 @@ def give_back() -> None:
 
 
 def _expected(problem: Problem, case: Case, args: list[Any], ordered: bool) -> list[Expected]:
-    low = outputs_of(problem, problem.reference, _fresh(args), problem.precision)
+    fresh = _fresh(args)
+    low = outputs_of(problem, problem.reference, fresh, problem.precision)
+    own = {a.untyped_storage().data_ptr() for a in fresh if isinstance(a, torch.Tensor)}
+    shares = [n >= len(problem.mutates) and t.untyped_storage().data_ptr() in own for n, t in enumerate(low)]
     high = outputs_of(problem, problem.reference, [_widen(a) for a in args], "ieee")
     moved = outputs_of(problem, problem.reference, [_perturb(a, position) for position, a in enumerate(args)], "ieee")
     terms: list[torch.Tensor | None] = [None] * len(low)
@@ -65,10 +68,11 @@ def _expected(problem: Problem, case: Case, args: list[Any], ordered: bool) -> l
         # Partial sums of terms in order grow until the signs turn: to half of all together, at most sqrt(K) * S.
         terms = [None if term is None else term * max(1.0, length**0.5 / 2) for term in terms]
     factor = problem.tolerance_for(case.workload.dtype).factor
-    return [
+    expected = [
         expect(ref64, ref_lp, perturbed, term, length, factor, problem.precision)
         for ref64, ref_lp, perturbed, term in zip(high, low, moved, terms, strict=True)
     ]
+    return [replace(one, shares=True) if shared else one for one, shared in zip(expected, shares, strict=True)]
 
 
 def describe_outputs(expected: list[Expected]) -> list[dict[str, Any]]:

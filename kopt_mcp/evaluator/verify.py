@@ -197,6 +197,7 @@ def _made(process: CandidateProcess, problem: Problem, check: Check, expected: l
             poison=check.poison,
             own_stream=check.own_stream,
             first_seed=check.first_seed,
+            shares=any(one.shares for one in expected),
         )
     for part in ("draw", "run", "store"):
         process.spent.add(f"calls: {part}", reply["parts"].get(part, 0.0))
