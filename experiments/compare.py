@@ -11,7 +11,8 @@ copy that moves the same bytes, in the same blocks; for a compute-bound one the 
 matrices in the workload's type, once a process.
 
 These are trusted implementations, each checked once against the reference: the evaluator's distrust is not needed here.
-GPUs that are visible work side by side, one problem each. Writes OUT/<problem>.json and OUT/table.md.
+GPUs that are visible work side by side, one problem each. Writes OUT/<problem>.json and OUT/table.md; workloads that
+are in there already are not measured again.
 """
 
 from __future__ import annotations
@@ -208,9 +209,10 @@ def work(test: Path, out: Path) -> None:
         "triton": triton.__version__,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    rows = []
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"] if out.exists() else []
+    known = {row["workload"] for row in rows}
     for workload in problem.for_device("cuda"):
-        if workload.timed:
+        if workload.timed and workload.name not in known:
             begin = time.perf_counter()
             rows.append({**measure(problem, found, workload, timer), "seconds": round(time.perf_counter() - begin, 1)})
             whole = {"problem": problem.name, "bound": problem.bound, "about": about, "rows": rows}

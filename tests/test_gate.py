@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import mmap
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.gate import Clearing, Gate, Line, NotShared, Passed
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.inputs import Guarded, draw
-from kopt_mcp.evaluator.queueing import DONE_AT, EMPTY, GO_AT, REST_AT
+from kopt_mcp.evaluator.queueing import DONE_AT, EMPTY, GO_AT
 from kopt_mcp.problem import Problem
 
 FILE = PROBLEMS / "softmax.py"
@@ -72,7 +73,7 @@ class Process:
 
     def __init__(self, works: Callable[[torch.Tensor], torch.Tensor], queues: bool = True, ends: bool = True) -> None:
         self.works, self.queues, self.ends = works, queues, ends
-        self.pid, self.words = 1, {GO_AT: 5, DONE_AT: 0, REST_AT: 0}
+        self.pid, self.words = 1, {GO_AT: 5, DONE_AT: 0}
         self.shared = self.runner = self.turn = self.memory = self  # type: Any
         self.channel, self._theirs = socket.socketpair()
         self.held: list[Guarded] = []
@@ -159,11 +160,21 @@ class Quiet:
         self.log.append("touched")
 
 
+class Own:
+    """The harness's words, which no runner can write."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self.memory = memory
+
+    def write(self, at: int, ticket: int) -> None:
+        self.memory[at : at + 4] = ticket.to_bytes(4, sys.byteorder)
+
+
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Process]]:
     monkeypatch.setattr(gates, "_QUEUED_S", 0.0)
     monkeypatch.setattr(gates, "_MOST_S", 0.0)
-    monkeypatch.setattr(gates, "Stream", lambda memory: SimpleNamespace(write=memory.write, wait=memory.wait))
+    monkeypatch.setattr(gates, "Stream", lambda memory, start=GO_AT: memory if start else Own(memory))
     processes: list[Process] = []
 
     def make(works: Callable[[torch.Tensor], torch.Tensor] = torch.exp, **how: bool) -> Process:
@@ -476,9 +487,8 @@ class Library:
 
 def stream(patch: pytest.MonkeyPatch, library: Library, registered: int = 0) -> queueing.Stream:
     patch.setattr(queueing.ctypes, "CDLL", lambda name: library)
-    patch.setattr(queueing, "GO_AT", 0)
     patch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
-    return queueing.Stream(mmap.mmap(-1, 1 << 12), lambda address, size: registered)
+    return queueing.Stream(mmap.mmap(-1, 1 << 12), 0, lambda address, size: registered)
 
 
 def test_a_stream_waits_for_one_word_and_writes_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,14 @@ def call(running: CandidateProcess, problem: Problem, seed: int = 1) -> tuple[di
     expected = expected_outputs(problem, case, seed, "cpu")
     running.workload(case, describe_outputs(expected))
     reply = running.ask(
-        "call", seed=seed, distribution="normal", layout="contiguous", poison=255, own_stream=False, first_seed=None
+        "call",
+        seed=seed,
+        distribution="normal",
+        layout="contiguous",
+        poison=255,
+        own_stream=False,
+        first_seed=None,
+        shares=False,
     )
     return reply, expected
 

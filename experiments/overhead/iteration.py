@@ -4,10 +4,10 @@
 
 Runs the real loop, from the patch to the decision, on a softmax with at least five timed workloads: the Triton template
 on a GPU, the C example on a CPU. Before each patch is a pause that is not counted, in which an agent would think and
-the evaluator gets processes ready (`--pause`, two seconds unless said otherwise). Each iteration is a version that was not tried before. What comes
-before (baseline, profile, diagnose) is not counted, and neither is the confirmation at an experiment's end, which no iteration contains.
-Writes OUT/iteration.md and OUT/iteration.json with every iteration, and medians by part: the evaluator notes in each
-evaluation what it has spent its time on.
+the evaluator gets processes ready (`--pause`, two seconds unless said otherwise). Each iteration is a version that was
+not tried before. What comes before (baseline, profile, diagnose) is not counted, and neither is the confirmation at an
+experiment's end, which no iteration contains. Writes OUT/iteration.md and OUT/iteration.json with every iteration, and
+medians by part: the evaluator notes in each evaluation what it has spent its time on.
 """
 
 from __future__ import annotations

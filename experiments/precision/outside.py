@@ -3,8 +3,8 @@
     python experiments/precision/outside.py --out experiments/precision/h200 [--rounds 2]
 
 Kernels of `tests/gpu/cheats/controls` beside torch's softmax, and one beside itself, which is looked into although
-nothing is claimed; whatever is seen, nobody is suspected. Writes OUT/outside.md: for each workload the gain by the runner's events, the gain by the harness's
-clock through `kopt_mcp/evaluator/gate.py`, and three standard errors of that.
+nothing is claimed; whatever is seen, nobody is suspected. Writes OUT/outside.md: for each workload the gain by the
+runner's events, the gain by the harness's clock through `kopt_mcp/evaluator/gate.py`, and three standard errors of it.
 """
 
 from __future__ import annotations

@@ -22,16 +22,16 @@ _AUDITED_GAIN = 0.01
 """Share of the incumbent's time that no gain is made of: the bar for accepting one is 1 %."""
 _SEEN_SHARE = 0.7
 """Least share of it that must be seen."""
-_MOST_CALLS, _PASSAGES, _ROUNDS, _SURE_SHARE = 6, 2, 6, 0.25
+_MOST_CALLS, _PASSAGES, _ROUNDS, _SURE_SHARE = 6, 2, 6, 0.1
 """How many calls pass at a time, how often in a round for each arm, and the most rounds; fewer are enough where the
 doubt is below this share of the gain."""
-_COMPARED = 3
+_COMPARED = 2
 """How many of the candidate's calls have their outputs compared: the fastest, since a call that left work out is."""
 _APART_US = 2.0
 """How far two processes may differ in what they take without a call, to where the stream says so, and twice that to
 where the device rests: a larger difference would be made by somebody."""
 _SLACK_US = 1.0
-"""How far what is seen may be off for good, in the candidate's favour."""
+"""How far what is seen may be off for good."""
 _BY = "by the harness's own clock"
 _DOUBT, _SURE = 3.0, 2.0
 """Standard errors that the difference may be larger than it was seen, and smaller for what is sure of it."""
@@ -137,7 +137,7 @@ class Audit:
             return []
         gain, error = seen.gain()
         self.sure = _ratio(incumbent, gain - _SURE * error)
-        self.most = _ratio(incumbent, gain + _DOUBT * error + _SLACK_US)
+        self.most = _ratio(incumbent, gain + _SURE * error + _SLACK_US)
         self.note = f"{gain:.2f} (±{_DOUBT * error:.2f}) of {max(claimed, 0):.2f} us gained for sure are seen {_BY}"
         if gain + _DOUBT * error + _SLACK_US < _SEEN_SHARE * claimed:
             text = f"a gain of {claimed:.2f} us a call is claimed, of which the harness's own clock sees {gain:.2f} us"

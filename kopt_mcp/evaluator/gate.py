@@ -3,9 +3,9 @@
 The runner queues its calls, each behind a word in the shared memory on which its stream waits, and before another that
 its stream writes. Then its process is stopped, and the calls go one by one. The harness puts values that nobody there
 has seen into a call's inputs, evicts the L2 and sets the first word; behind that it waits for the second one with a
-kernel of its own, which runs when the device does nothing else any more, and sets a third. All this is queued on the
-device at once, so that nobody else has the device in between. The clock runs from the first word to the third; then
-the inputs must be as they were, and the outputs are read.
+kernel of its own, which runs when the device does nothing else any more. All this is queued on the device at once, so
+that nobody else has the device in between, and words in memory of the harness's own say when the first word was set and
+when that kernel had run. Then the inputs must be as they were, and the outputs are read.
 
 What the device takes to change hands and to see words is in every such time: before the calls go pairs of words with
 next to nothing in between, which tell how long that is. Launching is not in it, since it came before; but a call that
@@ -14,7 +14,9 @@ waits for the device itself cannot be stopped: it goes alone, and what its host 
 
 from __future__ import annotations
 
+import mmap
 import select
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +28,7 @@ from kopt_mcp.evaluator import on_device
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.inputs import GUARD, Guarded, draw
 from kopt_mcp.evaluator.process import CandidateProcess
-from kopt_mcp.evaluator.queueing import DONE_AT, EMPTY, GO_AT, REST_AT, Stream
+from kopt_mcp.evaluator.queueing import DONE_AT, EMPTY, GO_AT, Stream
 from kopt_mcp.evaluator.snapshots import rebuilt
 from kopt_mcp.problem import Case, Problem
 
@@ -43,6 +45,8 @@ _MOST_S = 0.5
 _REST_US = 1000.0
 """How long the device may take to come to rest behind a call: longer, up to the two milliseconds of a time slice, where
 several streams of the calls behind it wait already."""
+_BEGIN_AT, _REST_AT = 0, 128
+"""Where words lie that the runner cannot write: from when a call may go, and when the device has come to rest."""
 Step = Callable[[], None]
 
 
@@ -79,10 +83,17 @@ class Line:
         self.process, self.word = process, process.runner.shared
         self.stream = Stream(self.word.memory)
         self.empty: list[Went] = []
+        self._own = mmap.mmap(-1, mmap.PAGESIZE)
+        self.moments = Stream(self._own, 0)
 
     def close(self) -> None:
         """No gate is used any more."""
         self.stream.close()
+        self.moments.close()
+
+    def peek(self, at: int) -> int:
+        """A word that tells of a moment."""
+        return int.from_bytes(self._own[at : at + 4], sys.byteorder)
 
 
 class Gate:
@@ -245,23 +256,25 @@ class Gate:
         """Let what waits for a ticket go; None where it is never over."""
 
         def after() -> None:
+            self._line.moments.write(_BEGIN_AT, ticket)
             self._line.stream.write(GO_AT, ticket)
             self._line.stream.wait(DONE_AT, ticket)
             self._clearing.touch()
-            self._line.stream.write(REST_AT, ticket)
+            self._line.moments.write(_REST_AT, ticket)
 
         quiet = self._clearing(before, after)
-        moments = [self._when(at, ticket) for at in (GO_AT, DONE_AT, REST_AT)]
+        line, word = self._line.peek, self._word.peek
+        moments = [self._when(*at, ticket) for at in ((line, _BEGIN_AT), (word, DONE_AT), (line, _REST_AT))]
         self._word.poke(DONE_AT, ticket)  # where it never came, our own stream must not wait for ever
         begin, over, rest = moments
         if begin is None or over is None or rest is None:
             return None
         return Went((over - begin) * 1e6, (rest - begin) * 1e6, quiet())
 
-    def _when(self, at: int, ticket: int) -> float | None:
+    def _when(self, peek: Callable[[int], int], at: int, ticket: int) -> float | None:
         """The moment when a word holds a ticket; None where it never does."""
         latest = time.perf_counter() + self._most_s
-        while self._word.peek(at) != ticket:
+        while peek(at) != ticket:
             if time.perf_counter() > latest:
                 return None
         return time.perf_counter()
