@@ -12,8 +12,6 @@ from kopt_mcp.evaluator.shared import INPUTS_AT
 
 GO_AT, DONE_AT = INPUTS_AT, INPUTS_AT + 128
 """Where the words lie: what lets a call go, and what says that it is over. No inputs are there on a GPU."""
-EMPTY = 3
-"""How often a kernel that does next to nothing is queued before the calls, for what all that takes without a call."""
 _BYTES = 4096
 """A page, which is the least that can be made visible to the device."""
 
