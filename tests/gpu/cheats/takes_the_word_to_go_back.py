@@ -35,10 +35,8 @@ def honest(x):
 
 
 def _place():
-    """The runner and its ticket, where it queues calls behind the gate; None elsewhere. For whom `_function` calls."""
+    """The runner and its ticket, where it queues a call behind the gate; None elsewhere. For whom `_function` calls."""
     frame = sys._getframe(2)
-    while frame.f_code.co_name == "<listcomp>":
-        frame = frame.f_back
     return (frame.f_locals["self"], frame.f_locals["message"]["ticket"]) if frame.f_code.co_name == "enqueue" else None
 
 
@@ -77,10 +75,8 @@ def softmax(x):
         return _shortened(x)
     runner, ticket = place
     if _waits(*place):
-        which = next(n for n, one in enumerate(runner._held) if one.args[0] is x)
-        mine = ticket + _queueing.EMPTY + which
-        _write(runner, mine - 1)
+        _write(runner, ticket)
         out = honest(x)
-        _write(runner, mine)
+        _write(runner, ticket + 1)
         return out
     return honest(x)
