@@ -499,6 +499,7 @@ async def test_the_whole_loop_runs_over_stdio_with_the_real_evaluator(tmp_path: 
     async with Client(server, mode=era) as client:
         target = {"target_metric": "latency_us", "target_value": 1.0, "gpu": "cpu"}
         begun = said(await client.call_tool("baseline", {"kernel_path": "scale.c", **target}))
+        assert "experiment" in begun, begun
         handle = {"experiment": begun["experiment"]}
         profiled = said(await client.call_tool("profile", handle))
         assert profiled["metrics"]["latency_us"] > 0
