@@ -173,7 +173,7 @@ def test_work_that_goes_on_after_the_call_is_found() -> None:
 
 
 def test_a_time_that_physics_does_not_allow_is_refused() -> None:
-    with pytest.raises(Fault, match=r"5\.00 us are claimed where this device needs at least") as caught:
+    with pytest.raises(Fault, match=r"5\.25 us are claimed where this device needs at least") as caught:
         timed(Claiming(5.0), Claiming(10.0), limits=LIMITS)
     assert caught.value.status == "CHEATED"
 
