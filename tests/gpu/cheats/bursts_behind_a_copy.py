@@ -1,14 +1,12 @@
-"""Leaves short bursts for the passages of the other, with pauses by the copy engine; drain does not wait for them."""
+"""Has the runner's wait for the device do nothing, and leaves bursts of work with pauses, for the other's passages."""
 
-import ctypes
-import struct
 import sys
 
 import torch
 import triton
 import triton.language as tl
 
-EXPECTED = ("SUSPECT", "CHEATED", "INCORRECT_NUMERICAL", "DEVICE_BUSY")
+EXPECTED = ("SUSPECT", "CHEATED", "DEVICE_BUSY", "INCONCLUSIVE")
 TIMEOUT_S = 20.0
 TIMED = True
 WORKLOADS = ("4096x4096-fp32",)
@@ -35,8 +33,10 @@ def honest(x):
 
 
 def _place():
-    """The runner and its ticket, where it queues a call behind the gate; None elsewhere. For whom `_function` calls."""
+    """The runner and its ticket, where it queues calls behind the gate; None elsewhere. For whom `_function` calls."""
     frame = sys._getframe(2)
+    while frame.f_code.co_name == "<listcomp>":
+        frame = frame.f_back
     return (frame.f_locals["self"], frame.f_locals["message"]["ticket"]) if frame.f_code.co_name == "enqueue" else None
 
 
@@ -50,50 +50,36 @@ def _shortened(x, cycles=44_000):
     return out
 
 
-_GO_AT = sys.modules["kopt_mcp.evaluator.queueing"].GO_AT
-
-
-def _waits(runner, ticket):
-    """Whether the word to go on is still to come."""
-    return struct.unpack_from("@I", runner._shared, _GO_AT)[0] < ticket
-
-
-_driver = ctypes.CDLL("libcuda.so.1")
-_queueing = sys.modules["kopt_mcp.evaluator.queueing"]
-
-
-def _tell(runner, ticket):
-    """Has the current stream say that this call is over."""
-    address = ctypes.c_uint64(runner._gate._there + _queueing.DONE_AT)
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    value = ctypes.c_uint32(ticket + 1)
-    if code := _driver.cuStreamWriteValue32_v2(stream, address, value, ctypes.c_uint(0)):
-        raise RuntimeError(f"cuStreamWriteValue32_v2: {code}")
-
-
 _side = torch.cuda.Stream()
-_pause = torch.zeros(8 << 20, dtype=torch.uint8).pin_memory()  # about 0.16 ms
-_where = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
-_true = torch._C._cuda_synchronize
+_pause = torch.zeros(40 << 20, dtype=torch.uint8).pin_memory()  # 0.8 ms by the copy engine, in which the SMs are free
+_where = torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
+_true = torch.cuda.synchronize
+_state = {"left": False}
 
 
-def _synchronize(*args):
-    names = [sys._getframe(n).f_code.co_name for n in range(1, 6)]
-    return None if "drain" in names else _true(*args)
+def synchronize(*args, **kwargs):
+    if sys._getframe(2).f_code.co_name == "drain":
+        return None
+    return _true(*args, **kwargs)
 
 
-torch._C._cuda_synchronize = _synchronize
+torch.cuda.synchronize = synchronize
 
 
 def softmax(x):
     place = _place()
     if place is None:
         return _shortened(x)
+    held = place[0]._held
+    if x is held[0].args[0] and _state["left"]:
+        _side.synchronize()
+        _state["left"] = False
     out = honest(x)
-    if _waits(*place):
+    if x is held[-1].args[0]:
         _side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(_side):
-            for _ in range(100):
+            for _ in range(24):
                 _where.copy_(_pause, non_blocking=True)
-                torch.cuda._sleep(40_000)
+                torch.cuda._sleep(900_000)
+        _state["left"] = True
     return out
