@@ -203,6 +203,7 @@ def row(trick: Case, judge: Callable[[Case], Evaluation]) -> dict[str, Any]:
         "detail": result.detail,
         "notes": list(result.notes),
         "environment": result.environment,
+        "isolation": result.isolation,
         "workloads": [asdict(w) for w in result.workloads],
     }
 
