@@ -40,9 +40,7 @@ class Caches:
             kept.mkdir(parents=True, exist_ok=True)
             with _opened(source) as theirs, _opened(kept) as ours:
                 _move_new(theirs, ours)
-                for kind in os.listdir(
-                    theirs
-                ):  # what is left of Triton's folder and the like: each entry is an artefact
+                for kind in os.listdir(theirs):  # what is left of Triton's folder and the like: entries are artefacts
                     with contextlib.suppress(OSError), _opened(kind, theirs) as inner, _opened(kind, ours) as target:
                         _move_new(inner, target)
 
