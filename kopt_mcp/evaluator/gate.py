@@ -3,9 +3,9 @@
 The runner queues its calls, each behind a word in the shared memory on which its stream waits, and before another that
 its stream writes. Then its process is stopped, and the calls go one by one. The harness puts values that nobody there
 has seen into a call's inputs, evicts the L2 and sets the first word; behind that it waits for the second one with a
-kernel of its own, which runs when the device does nothing else any more, and sets a third. All this is queued on the
-device at once, so that nobody else has the device in between. The clock runs from the first word to the third; then
-the inputs must be as they were, and the outputs are read.
+kernel of its own, which gets the device when no kernel of the candidate's has it, and sets a third. All this is queued
+on the device at once, so that nobody else has the device in between. The clock runs from the first word to the third;
+then the inputs must be as they were, and the outputs are read. What is known to get past this stands in the README.
 
 What the device takes to change hands and to see words is in every such time: before the calls go pairs of words with
 next to nothing in between, which tell how long that is. Launching is not in it, since it came before; but a call that
@@ -66,7 +66,10 @@ class Passed(NamedTuple):
 
 
 class NotShared(Exception):
-    """The candidate's memory is of a kind that no other process can be given."""
+    """A process's memory is of a kind that no other process can be given."""
+
+    def __str__(self) -> str:
+        return "a process's memory cannot be given to another"
 
 
 class Line:

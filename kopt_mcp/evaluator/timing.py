@@ -94,7 +94,7 @@ class EventClock:
         self._event: Any = torch.cuda.Event
         self._sync: Callable[[], None] = torch.cuda.synchronize
         self._sleep: Any = torch.cuda._sleep
-        # float32, because torch adds up int32 four times as slowly on a GPU.
+        # float32, because torch adds up int32 five times as slowly on a GPU: 366 us instead of 70 on an H200.
         self._buffer = torch.zeros(max(2 * cache_bytes, 256 << 20) // 4, dtype=torch.float32, device="cuda")
         self._driver = _driver()
 
@@ -168,7 +168,7 @@ class EventClock:
         self._buffer.sum()
 
     def _forget(self) -> None:
-        """Nothing is to persist in the L2. This waits until the device is idle."""
+        """Nothing is to persist in the L2 any more."""
         if self._driver is not None:
             self._driver.cuCtxResetPersistingL2Cache()
 
