@@ -15,6 +15,7 @@ from evaluating import PROBLEMS
 from kopt_mcp.evaluator import candidate as runner_side
 from kopt_mcp.evaluator import gate as gates
 from kopt_mcp.evaluator import queueing
+from kopt_mcp.evaluator.answers import checked
 from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.gate import Clearing, Gate, Line, NotShared, Passed
@@ -117,7 +118,7 @@ class Process:
             return {}
         assert op == "hold"
         self.held = [draw(CASE.inputs, CASE.literals, 9, "cpu") for _ in range(fields["count"])]
-        return {"inputs": [[described(b) for b in inputs.buffers] for inputs in self.held]}
+        return checked(op, {"inputs": [[described(b) for b in inputs.buffers] for inputs in self.held]})
 
     def begin(self, op: str, ticket: int, count: int) -> None:
         self.made = [torch.zeros_like(inputs.args[0]) for inputs in self.held[:count]]
@@ -129,7 +130,7 @@ class Process:
         assert all(ticket <= self.words[GO_AT] for ticket in self.waiting) or self.queues, "it would never come"
         if self.queues:
             self.channel.recv(1)
-        return {"outputs": [[lying(out)] for out in self.made]}
+        return checked(op, {"outputs": [[lying(out)] for out in self.made]})
 
     def _wait(self, ticket: int, made: list[torch.Tensor]) -> None:
         self.waiting = dict.fromkeys(range(ticket, ticket + EMPTY))
@@ -437,9 +438,9 @@ def test_a_runner_queues_each_call_between_two_words_and_says_where_the_outputs_
         one._function = lambda x: called.append(x) or made_by(x)  # type: ignore[func-returns-value]
         spec = {"kind": "normal", "shape": [3, 5], "dtype": "float32", "args": {"scale": 1.0, "shift": 0.0}}
         one.workload({"inputs": [{"spec": spec}], "params": {}, "outputs": [], "literals": []})
-        held = one.hold({"count": 3, "distribution": "normal", "layout": "contiguous"})["inputs"]
+        held = checked("hold", one.hold({"count": 3, "distribution": "normal", "layout": "contiguous"}))["inputs"]
         assert [len(call) for call in held] == [1, 1, 1]
-        told = one.enqueue({"ticket": 7, "count": 2})["outputs"]
+        told = checked("enqueue", one.enqueue({"ticket": 7, "count": 2}))["outputs"]
         assert one._gate.log == [
             (*word, 7 + n) for n in range(EMPTY + 2) for word in (("wait", GO_AT), ("write", DONE_AT))
         ]
