@@ -12,7 +12,7 @@ import torch
 from kopt_mcp.evaluator.arms import Arm
 from kopt_mcp.evaluator.audit import Audit, Room
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
-from kopt_mcp.evaluator.gate import NotShared, Passed, Went
+from kopt_mcp.evaluator.gate import NotShared, Passed, Values, Went
 
 MEMORY = 1 << 30
 OUTPUTS = [{"shape": [64], "dtype": "float32", "bytes": 256}]
@@ -24,7 +24,7 @@ class Open:
 
     def __init__(self, us: float, noise_us: float = 0.0, fault: str = "", behind_us: float = 0.0) -> None:
         self.us, self.noise_us, self.fault, self.behind_us = us, noise_us, fault, behind_us
-        self.passed: list[list[int]] = []
+        self.passed: list[list[Values]] = []
         self.works: Callable[[int], torch.Tensor] = torch.tensor
         self.takes: Callable[[int], float] = lambda seed: self.us
         self.quiet: Callable[[int], bool] = lambda seed: True
@@ -33,12 +33,12 @@ class Open:
         self.empty: list[Went] = []
         self._random = Random(7)
 
-    def through(self, seeds: list[int], look: bool) -> list[Passed] | None:
+    def through(self, values: list[Values], look: bool) -> list[Passed] | None:
         if self.fault:
             raise Fault("RUNTIME_ERROR", self.fault)
-        self.passed.append(seeds)
+        self.passed.append(values)
         self.empty += [self._went(0.0, True) for _ in range(3)]
-        return None if self.never else [self._one(seed, look) for seed in seeds]
+        return None if self.never else [self._one(one.seed, look) for one in values]
 
     def _one(self, seed: int, look: bool) -> Passed:
         went = self._went(self.takes(seed), self.quiet(seed))
@@ -76,7 +76,7 @@ def looked(candidate: Open, incumbent: Open, claims: tuple[float, float], ratio:
     seeds = count(1)
     lines: Any = [candidate, incumbent]
     audit = Audit(lines, lambda line, *_: line, Room(1 << 10, MEMORY), effect, lambda: next(seeds), Random(3))  # type: ignore[return-value, arg-type]
-    return audit, audit.look(arms, ratio, OUTPUTS, Blamed(arms))
+    return audit, audit.look(arms, ratio, OUTPUTS, Blamed(arms), lambda: "mixed")
 
 
 @pytest.mark.parametrize("noise_us", [0.0, 1.0, 5.0])
@@ -85,11 +85,33 @@ def test_a_gain_that_is_one_is_seen_on_a_quiet_and_on_a_noisy_machine(noise_us: 
     audit, timed = looked(candidate, incumbent, (8.0, 10.0))
     assert "of 1.80 us gained for sure are seen" in audit.note
     assert audit.sure <= 10 / 8 + 1e-9 <= audit.most + 2e-9
-    passed = [seed for seeds in candidate.passed for seed in seeds]
+    passed = [one.seed for values in candidate.passed for one in values]
     assert len(set(passed)) == len(passed), "no two calls get the same values"
-    assert len(timed) == 3
+    assert len([t for t in timed if t.distribution == "normal"]) == 3
     assert all(t.seed in passed and t.outputs == [torch.tensor(t.seed)] for t in timed)
     assert (candidate.open, incumbent.open) == (False, False), "gates are closed again"
+
+
+def test_one_call_of_each_passage_of_the_candidates_is_on_hard_values_and_compared_and_does_not_count() -> None:
+    candidate, incumbent = Open(8.0), Open(10.0)
+    audit, timed = looked(candidate, incumbent, (8.0, 10.0))
+    hard = [[one.seed for one in values if one.distribution == "mixed"] for values in candidate.passed]
+    assert [len(seeds) for seeds in hard] == [1] * len(hard)
+    assert [t.seed for t in timed if t.distribution == "mixed"] == [seed for (seed,) in hard]
+    assert all(one.distribution == "normal" for values in incumbent.passed for one in values)
+    slow = Open(8.0)
+    slow.takes = lambda seed: 8.0 if Values(seed) in [one for values in slow.passed for one in values] else 500.0
+    assert looked(slow, Open(10.0), (8.0, 10.0))[0].sure == audit.sure, "what they take"
+
+
+def test_where_one_call_passes_at_a_time_few_are_on_hard_values() -> None:
+    candidate = Open(8.0, 40.0)
+    arms = [Arm(None, samples=[us] * 9) for us in (8.0, 10.0)]  # type: ignore[arg-type]
+    lines: Any = [candidate, Open(10.0, 40.0)]
+    seeds = count(1)
+    audit = Audit(lines, lambda line, *_: line, Room(1 << 40, MEMORY), effect, lambda: next(seeds), Random(3))  # type: ignore[return-value, arg-type]
+    audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed")
+    assert 0 < sum(one.distribution == "mixed" for (one,) in candidate.passed) < len(candidate.passed) / 2
 
 
 def test_a_gain_of_which_part_is_seen_is_not_suspected_and_no_more_than_that_is_sure() -> None:
@@ -147,7 +169,7 @@ def test_calls_beside_which_the_device_did_something_else_do_not_count() -> None
     candidate.takes = lambda seed: 10.0 if seed % 2 == 0 else 1.0
     audit, timed = looked(candidate, Open(20.0), (10.0, 20.0))
     assert audit.sure == pytest.approx(2.0)
-    assert all(t.seed % 2 == 0 for t in timed)
+    assert all(t.seed % 2 == 0 for t in timed if t.distribution == "normal")
 
 
 def test_a_call_that_leaves_its_work_out_is_among_those_that_are_compared() -> None:
@@ -196,7 +218,7 @@ def test_a_gain_that_chance_makes_of_none_is_looked_for_and_not_held_against_any
     arms = [Arm(None, samples=[8.0, 9.9, 11.8] * 3), Arm(None, samples=[8.1, 10.2, 12.2] * 3)]  # type: ignore[arg-type]
     lines: Any = [Open(1.0), Open(1.0)]
     audit = Audit(lines, lambda line, *_: line, Room(1, MEMORY), effect, lambda: 1, Random(3))  # type: ignore[return-value, arg-type]
-    audit.look(arms, 1.0, OUTPUTS, Blamed(arms))
+    audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed")
     assert audit.sure == 1.0
     assert "of 0.00 us gained for sure" in audit.note
 
@@ -227,7 +249,7 @@ def test_calls_that_are_never_over_are_suspect_and_the_incumbents_its_own_fault(
 
 def test_a_gain_that_cannot_be_looked_into_is_none() -> None:
     class Secret(Open):
-        def through(self, seeds: list[int], look: bool) -> list[Passed] | None:
+        def through(self, values: list[Values], look: bool) -> list[Passed] | None:
             raise NotShared
 
     audit, timed = looked(Secret(5.0), Open(10.0), (5.0, 10.0))

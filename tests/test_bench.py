@@ -210,15 +210,16 @@ class Looking:
     """An audit that has one call of the candidate's compared, with the output that the test wants."""
 
     note = "all of it is seen"
+    distribution = "normal"
 
     def __init__(self, output: Callable[[int], torch.Tensor], sure: float, most: float) -> None:
         self.output, self.sure, self.most = output, sure, most
 
-    def look(self, arms: Any, ratio: float, outputs: list[dict[str, Any]], blame: Any) -> list[Timed]:
+    def look(self, arms: Any, ratio: float, outputs: list[dict[str, Any]], blame: Any, hard: Any) -> list[Timed]:
         assert outputs[0]["dtype"] == "float32"
         assert ratio == pytest.approx(2.0, rel=0.1), "that of the blocks"
         with blame(arms[1]):
-            return [Timed(5.0, 50.0, 77, [self.output(77)])]
+            return [Timed(5.0, 50.0, 77, [self.output(77)], self.distribution or hard())]
 
 
 def audited(
@@ -238,6 +239,19 @@ def test_calls_that_passed_an_audit_are_compared_and_its_note_names_the_workload
     assert work.note == f"{PROBLEM.workloads[0].name}: all of it is seen"
     with pytest.raises(Fault, match="the output of a timed call is wrong"):
         audited(lambda s: torch.zeros_like(draw(case.inputs, case.literals, s, "cpu").args[0]))
+
+
+def test_calls_on_hard_values_in_an_audit_must_be_right_on_those(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Looking, "distribution", "")
+    monkeypatch.setattr(WorkloadBench, "_hard", lambda self: "large")
+    case = PROBLEM.case(PROBLEM.workloads[0])
+
+    def large(seed: int) -> torch.Tensor:
+        return draw(case.inputs, case.literals, seed, "cpu", "large").args[0]
+
+    assert audited(lambda s: torch.softmax(large(s), dim=-1))[1].status == "PASSED"
+    with pytest.raises(Fault, match="the output of a timed call is wrong"):
+        audited(lambda s: large(s).exp() / large(s).exp().sum(dim=-1, keepdim=True))
 
 
 def test_a_gain_is_sure_and_reported_only_as_far_as_the_harness_has_seen_it() -> None:

@@ -18,7 +18,7 @@ from kopt_mcp.evaluator import queueing
 from kopt_mcp.evaluator.answers import checked
 from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import Clearing, Gate, Line, NotShared, Passed
+from kopt_mcp.evaluator.gate import Clearing, Gate, Line, NotShared, Passed, Values
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.inputs import Guarded, draw
 from kopt_mcp.evaluator.queueing import DONE_AT, EMPTY, GO_AT, REST_AT
@@ -194,25 +194,36 @@ def outputs(passed: list[Passed] | None) -> list[torch.Tensor]:
     return [one.outputs[0] for one in passed]
 
 
+def on(*seeds: int) -> list[Values]:
+    return [Values(seed) for seed in seeds]
+
+
 def test_calls_get_their_values_one_by_one_while_their_process_is_stopped(made: Callable[..., Process]) -> None:
     process, device = made(), Device()
     gate = opened(process, device)
     process.log.clear()
-    passed = gate.through([11, 12, 13], True)
+    passed = gate.through(on(11, 12, 13), True)
     assert [torch.equal(out, expected(seed)) for out, seed in zip(outputs(passed), (11, 12, 13), strict=True)] == [
         True
     ] * 3
     assert process.log == ["stopped", *WENT * (EMPTY + 3), "released", "drained"]
     assert passed is not None
     assert all(0 < one.went.us <= one.went.all_us and one.went.quiet for one in passed)
-    assert torch.equal(outputs(gate.through([21, 22, 21], True))[2], expected(21))
+    assert torch.equal(outputs(gate.through(on(21, 22, 21), True))[2], expected(21))
     gate.close()
     assert device.mapped == 0, "what was mapped was given back"
 
 
+def test_a_call_gets_the_values_of_the_distribution_that_is_asked_for(made: Callable[..., Process]) -> None:
+    passed = opened(made(lambda x: x.clone()), Device()).through([Values(11), Values(11, "shifted")], True)
+    ordinary, shifted = outputs(passed)
+    assert torch.equal(shifted, draw(CASE.inputs, CASE.literals, 11, "cpu", "shifted").args[0])
+    assert not torch.equal(shifted, ordinary)
+
+
 def test_outputs_that_are_not_looked_at_are_not_read(made: Callable[..., Process]) -> None:
     gate = opened(made(), Device())
-    assert [one.outputs for one in gate.through([1, 2, 3], False) or []] == [[], [], []]
+    assert [one.outputs for one in gate.through(on(1, 2, 3), False) or []] == [[], [], []]
 
 
 def test_calls_that_wait_for_the_device_go_alone_beside_their_process(made: Callable[..., Process]) -> None:
@@ -220,11 +231,11 @@ def test_calls_that_wait_for_the_device_go_alone_beside_their_process(made: Call
     gate = opened(process, device)
     process.queues = False
     process.log.clear()
-    assert torch.equal(outputs(gate.through([11, 12, 13], True))[1], expected(12))
+    assert torch.equal(outputs(gate.through(on(11, 12, 13), True))[1], expected(12))
     alone = [*WENT * (EMPTY + 1), "drained"]
     assert process.log == ["drained", *alone * 3]
     process.log.clear()
-    gate.through([1, 2], False)
+    gate.through(on(1, 2), False)
     assert process.log == alone * 2, "it is known by now"
 
 
@@ -235,10 +246,10 @@ def test_calls_behind_which_others_keep_the_device_busy_go_alone(
     gate = opened(process, device)
     monkeypatch.setattr(gates, "_REST_US", -1.0)
     process.log.clear()
-    assert torch.equal(outputs(gate.through([11, 12, 13], True))[1], expected(12))
+    assert torch.equal(outputs(gate.through(on(11, 12, 13), True))[1], expected(12))
     assert process.log.count("stopped") == 1 + 3, "together first, then each by itself, its process stopped"
     process.log.clear()
-    gate.through([1, 2], False)
+    gate.through(on(1, 2), False)
     assert process.log.count("stopped") == 2
 
 
@@ -247,7 +258,7 @@ def test_calls_that_need_their_process_go_alone_too(made: Callable[..., Process]
     gate = opened(process, device)
     process.ends = False
     process.log.clear()
-    assert torch.equal(outputs(gate.through([11, 12, 13], True))[2], expected(13))
+    assert torch.equal(outputs(gate.through(on(11, 12, 13), True))[2], expected(13))
     assert process.log.count("stopped") == 1
 
 
@@ -259,7 +270,7 @@ def test_calls_that_are_never_over_are_told(made: Callable[..., Process]) -> Non
 
     process = Endless(torch.exp)
     gate = opened(process, Device())
-    assert gate.through([1, 2, 3], False) is None
+    assert gate.through(on(1, 2, 3), False) is None
     assert process.runs
     assert "helped" in process.log, "the harness's own stream does not wait for ever"
     process.close()
@@ -268,7 +279,7 @@ def test_calls_that_are_never_over_are_told(made: Callable[..., Process]) -> Non
 def test_a_call_beside_which_the_device_did_something_else_says_so(made: Callable[..., Process]) -> None:
     rests = iter([True, False, True, True, False, True])
     gate = opened(made(), Device(), rests=lambda: next(rests))
-    passed = gate.through([1, 2, 3], False)
+    passed = gate.through(on(1, 2, 3), False)
     assert [one.went.quiet for one in passed or []] == [True, False, True]
     assert len(gate._line.empty) == EMPTY - 1
 
@@ -280,7 +291,7 @@ def test_inputs_that_a_call_changes_are_read_from_where_they_lie(made: Callable[
         return out
 
     gate = opened(made(works), Device(), mutates=(0,))
-    passed = gate.through([11, 12, 13], True)
+    passed = gate.through(on(11, 12, 13), True)
     assert passed is not None
     assert all(torch.equal(one.outputs[0], torch.full_like(one.outputs[1], 7.0)) for one in passed)
     assert torch.equal(passed[1].outputs[1], expected(12))
@@ -291,7 +302,7 @@ def test_a_second_gate_before_one_process_is_shut_too(made: Callable[..., Proces
     for seeds in ([1, 2, 3], [4, 5, 6]):
         with opened(process, device) as gate:
             go = process.words[GO_AT]
-            gate.through(seeds, False)
+            gate.through(on(*seeds), False)
             assert process.words[GO_AT] == go + EMPTY + 3, (
                 "a word that holds a later number would let calls through at once"
             )
@@ -305,7 +316,7 @@ def test_outputs_that_calls_share_are_read_before_the_next_one_goes(made: Callab
             self._wait(ticket, self.made)
 
     process = OneBuffer(torch.exp)
-    found = outputs(opened(process, Device()).through([11, 12, 13], True))
+    found = outputs(opened(process, Device()).through(on(11, 12, 13), True))
     assert [torch.equal(out, expected(seed)) for out, seed in zip(found, (11, 12, 13), strict=True)] == [True] * 3
     process.close()
 

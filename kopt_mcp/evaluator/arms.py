@@ -37,6 +37,8 @@ class Timed:
     seed: int
     outputs: list[torch.Tensor] | None = None
     """Copies in the harness's hands; None where they were not asked for."""
+    distribution: str = "normal"
+    """What its values were drawn from."""
 
 
 class Sampler(Protocol):

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Timed
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import Line, NotShared, Passed, Went
+from kopt_mcp.evaluator.gate import Line, NotShared, Passed, Values, Went
 
 _AUDITED_GAIN = 0.01
 """Share of the incumbent's time that no gain is made of: the bar for accepting one is 1 %."""
@@ -28,6 +28,9 @@ doubt is below this share of the gain."""
 _COMPARED = 2
 """How many of the candidate's calls have their outputs compared, besides one that chance chooses: those after which the
 device rested first, since a call that left work out is among them."""
+_HARD_EVERY = 6
+"""In so many of the candidate's calls one is on hard values: which it is stands nowhere in its process, unlike where a
+runner draws values itself. Its output is compared; its time does not count."""
 _APART_US = 2.0
 """How much more than the incumbent's the candidate's process may take without a call, to where its stream says so, and
 twice that to where the device rests: more would be made by somebody."""
@@ -41,8 +44,8 @@ _DOUBT, _SURE = 3.0, 2.0
 class Gated(Protocol):
     """A gate in front of one arm's calls; `gate.Gate` is one."""
 
-    def through(self, seeds: list[int], look: bool) -> list[Passed] | None:
-        """Let a call pass for each seed; None where they are never over."""
+    def through(self, values: list[Values], look: bool) -> list[Passed] | None:
+        """Let a call pass on each values; None where they are never over."""
 
     def close(self) -> None:
         """It is needed no more."""
@@ -64,6 +67,8 @@ OpenGate = Callable[[Line, list[dict[str, Any]], int, float], Gated]
 """On a line, for what the reference returns, so many calls at a time, of which one is said to take so long."""
 Blame = Callable[[Arm], AbstractContextManager[None]]
 """In which what goes wrong is an arm's fault."""
+Hard = Callable[[], str]
+"""A distribution on which short cuts show."""
 
 
 class _Seen:
@@ -73,21 +78,25 @@ class _Seen:
         self._lines, self._random = lines, rng
         self._went: list[list[Went]] = [[], []]
         self._first: list[Timed] = []
+        self._hard: list[Timed] = []
         self._any: Timed | None = None
 
     @property
     def compared(self) -> list[Timed]:
-        """The calls after which the device rested first, and one of all."""
-        return [*self._first, *([self._any] if self._any is not None else [])]
+        """The calls after which the device rested first, one of all, and those on hard values."""
+        return [*self._first, *([self._any] if self._any is not None else []), *self._hard]
 
-    def add(self, which: int, seeds: Sequence[int], passed: Sequence[Passed]) -> None:
-        """Calls of one arm; those beside which the device did something else do not count."""
-        for seed, (went, outputs) in zip(seeds, passed, strict=True):
+    def add(self, which: int, values: Sequence[Values], passed: Sequence[Passed]) -> None:
+        """Calls of one arm; those on hard values, or beside which the device did something else, do not count."""
+        for (seed, distribution), (went, outputs) in zip(values, passed, strict=True):
+            timed = Timed(went.us, went.all_us, seed, outputs, distribution)
+            if distribution != "normal":
+                self._hard.append(timed)
+                continue
             if not went.quiet:
                 continue
             self._went[which].append(went)
             if which == 0:
-                timed = Timed(went.us, went.all_us, seed, outputs)
                 self._first = heapq.nsmallest(_COMPARED, [*self._first, timed], key=lambda one: one.wall_us)
                 if self._random.randrange(len(self._went[0])) == 0:
                     self._any = timed
@@ -136,7 +145,9 @@ class Audit:
         """The ratio of incumbent to candidate that is sure by the harness's clock, and the largest that it allows;
         infinite where nothing was looked into."""
 
-    def look(self, arms: Sequence[Arm], ratio: float, outputs: list[dict[str, Any]], blame: Blame) -> list[Timed]:
+    def look(
+        self, arms: Sequence[Arm], ratio: float, outputs: list[dict[str, Any]], blame: Blame, hard: Hard
+    ) -> list[Timed]:
         """See how much there is of a gain, claimed by the ratio or by the times; calls that are still to be compared.
 
         Raises:
@@ -148,7 +159,7 @@ class Audit:
             return []
         claimed = self._claimed(candidate, incumbent, arms)
         try:
-            seen = self._passages(arms, outputs, blame, claimed)
+            seen = self._passages(arms, outputs, blame, claimed, hard)
         except NotShared:
             self.sure = self.most = 1.0
             self.note = f"no gain is seen {_BY}: its memory, or the incumbent's, is of a kind that cannot be shared"
@@ -170,7 +181,9 @@ class Audit:
         )
         return incumbent - candidate - chance - _AUDITED_GAIN * incumbent
 
-    def _passages(self, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame, claimed: float) -> _Seen:
+    def _passages(
+        self, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame, claimed: float, hard: Hard
+    ) -> _Seen:
         count = self._room.calls(sum(o["bytes"] for o in outputs))
         seen = _Seen(self._lines, self._random)
         with ExitStack() as stack:
@@ -184,16 +197,19 @@ class Audit:
                     break
                 for _ in range(_PASSAGES):
                     for which in self._random.sample(range(2), 2):
+                        values = [Values(self._seed()) for _ in range(count)]
+                        if which == 0 and self._random.random() < count / _HARD_EVERY:
+                            chosen = self._random.randrange(count)
+                            values[chosen] = values[chosen]._replace(distribution=hard())
                         with blame(arms[which]):
-                            self._pass(which, gates[which], count, seen)
+                            self._pass(which, gates[which], values, seen)
         return seen
 
-    def _pass(self, which: int, gate: Gated, count: int, seen: _Seen) -> None:
-        seeds = [self._seed() for _ in range(count)]
-        passed = gate.through(seeds, look=which == 0)
+    def _pass(self, which: int, gate: Gated, values: list[Values], seen: _Seen) -> None:
+        passed = gate.through(values, look=which == 0)
         if passed is None:
             raise Fault("SUSPECT", f"its calls take far longer than is claimed {_BY}")
-        seen.add(which, seeds, passed)
+        seen.add(which, values, passed)
 
 
 def _ratio(incumbent: float, gain: float) -> float:

@@ -110,7 +110,7 @@ class WorkloadBench:
         for number, arm in enumerate(self._arms):
             with self._blamed(arm), self._spent.on("warm_up"):
                 if number == 0 or self._check_incumbent:
-                    self._compare(arm, self._sampler.one(arm, seed, distribution), distribution, expected)
+                    self._compare(arm, self._sampler.one(arm, seed, distribution), expected)
                 arm.warm_us = self._sampler.warm(arm, new_seed(), _WARM_CALLS)
 
     def _woken_up(self) -> list[float]:
@@ -218,10 +218,10 @@ class WorkloadBench:
         if self._audit is None or len(self._arms) != 2:
             return
         with self._spent.on("audit"):
-            looked_at = self._audit.look(self._arms, stats.median(self.ratios), self._outputs, self._blamed)
+            looked_at = self._audit.look(self._arms, stats.median(self.ratios), self._outputs, self._blamed, self._hard)
         for timed in looked_at:
-            with self._blamed(self._arms[0]):
-                self._compare(self._arms[0], timed, "normal", self._expected(timed.seed, "normal"))
+            with self._blamed(self._arms[0]), suppress(BadReference):  # hard values may have no right answer
+                self._compare(self._arms[0], timed)
 
     def _needed(self) -> Case:
         """The case with what any kernel must move and do: at the least its outputs."""
@@ -259,7 +259,7 @@ class WorkloadBench:
             made = self._sampler.visit(arm, seeds, check)
         for timed in made:
             if timed.outputs is not None:
-                self._compare(arm, timed, "normal", self._expected(timed.seed, "normal"))
+                self._compare(arm, timed)
                 self._right.append(timed.us)
         return made
 
@@ -267,10 +267,9 @@ class WorkloadBench:
         """One call more, which does not count, between calls that do: a candidate must be right on such values there,
         not only at the first call and at the last. What is right is found out afterwards: no pause announces it."""
         for distribution in (self._hard(), "normal"):
-            seed = new_seed()
-            timed = self._sampler.one(arm, seed, distribution)
+            timed = self._sampler.one(arm, new_seed(), distribution)
             with suppress(BadReference):
-                self._compare(arm, timed, distribution, self._expected(seed, distribution))
+                self._compare(arm, timed)
                 self._right_on_hard.append(timed.us)
                 break
 
@@ -311,15 +310,17 @@ class WorkloadBench:
         with self._spent.on("expected"):
             return expected_outputs(self._problem, self._case, seed, self._device, distribution)
 
-    def _compare(self, arm: Arm, timed: Timed, distribution: str, expected: list[Expected]) -> None:
-        """The output of one timed call must be right."""
+    def _compare(self, arm: Arm, timed: Timed, expected: list[Expected] | None = None) -> None:
+        """The output of one timed call must be right; what is `expected` may be known already."""
         assert timed.outputs is not None
+        if expected is None:
+            expected = self._expected(timed.seed, timed.distribution)
         with self._spent.on("judge"):
             verdict = judge_all(timed.outputs, expected)
         arm.checks += 1
         if verdict.status != "PASSED":
             raise Fault(verdict.status, f"the output of a timed call is wrong: {verdict.detail}")
-        if refused(self._problem, timed.outputs, self._case, timed.seed, self._device, distribution):
+        if refused(self._problem, timed.outputs, self._case, timed.seed, self._device, timed.distribution):
             raise Fault("INCORRECT_NUMERICAL", "the task's own check refuses the output of a timed call")
 
     @contextmanager

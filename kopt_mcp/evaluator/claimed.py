@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -112,13 +113,14 @@ class Claimed:
         numbers = [claim.get(k) for k in ("us", "host_us", "tail_us")]
         if not all(isinstance(n, (int, float)) and math.isfinite(n) for n in numbers) or not 0 < claim["us"] <= wall_us:
             raise Fault("CHEATED", f"a call is claimed to take {claim.get('us')} us of {wall_us:.0f} us")
-        return claim, Timed(max(claim["us"] - self._empty_us, RESOLUTION_US), wall_us, seed)
+        us = max(claim["us"] - self._empty_us, RESOLUTION_US)
+        return claim, Timed(us, wall_us, seed, distribution=distribution)
 
     def _with_outputs(self, arm: Arm, timed: Timed, print_: list[int]) -> Timed:
         outputs: list[torch.Tensor] = arm.process.outputs(self._ask(arm, "fetch", timed.seed))
         if fingerprint(outputs) != print_:
             raise Fault("CHEATED", "the output of a timed call changed after the call had returned")
-        return Timed(timed.us, timed.wall_us, timed.seed, outputs)
+        return replace(timed, outputs=outputs)
 
     def _ask(
         self, arm: Arm, op: str, seed: int, alone: bool = True, distribution: str = "normal", **fields: Any

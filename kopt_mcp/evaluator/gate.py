@@ -46,6 +46,13 @@ several streams of the calls behind it wait already."""
 Step = Callable[[], None]
 
 
+class Values(NamedTuple):
+    """What the inputs of a call are drawn from."""
+
+    seed: int
+    distribution: str = "normal"
+
+
 class Went(NamedTuple):
     """What was let go, a call or nothing."""
 
@@ -148,46 +155,46 @@ class Gate:
             raise NotShared
         return [[self._open(meta) for meta in call] for call in described]
 
-    def through(self, seeds: list[int], look: bool) -> list[Passed] | None:
-        """Let a call pass for each seed, and read what they put out if it is looked at; None where one is never over.
+    def through(self, values: list[Values], look: bool) -> list[Passed] | None:
+        """Let a call pass on each values, and read what they put out if it is looked at; None where one is never over.
 
         Raises:
             NotShared; Fault: the candidate failed, its outputs are none, or the device never rests.
         """
         if self._together:
-            passed = self._one_by_one(seeds, look)
+            passed = self._one_by_one(values, look)
             self._together = passed is not None and all(c.went.all_us - c.went.us < _REST_US for c in passed)
             if self._together:
                 return passed
         if self._stops:
-            each = [self._one_by_one([seed], look) for seed in seeds]
+            each = [self._one_by_one([one], look) for one in values]
             if self._stops:
                 return _joined(each)
-        return _joined([self._beside(seed, look) for seed in seeds])
+        return _joined([self._beside(one, look) for one in values])
 
-    def _one_by_one(self, seeds: list[int], look: bool) -> list[Passed] | None:
+    def _one_by_one(self, values: list[Values], look: bool) -> list[Passed] | None:
         """While their process is stopped; None where they cannot be queued, or are not over then."""
-        tickets, queued = self._queue(len(seeds))
+        tickets, queued = self._queue(len(values))
         passed: list[Passed] | None = None
         try:
             if queued:
-                places = self._places(len(seeds))
+                places = self._places(len(values))
                 for meta in (meta for call in places for meta in call):
                     self._mapped(meta)  # ahead of time, so as to read at once
                 with self._stopped():
-                    passed = self._passage(tickets, seeds, look, lambda number: places[number])
+                    passed = self._passage(tickets, values, look, lambda number: places[number])
         finally:
             self._word.poke(GO_AT, tickets[-1])  # nothing may be left waiting
         if not queued:
-            self._places(len(seeds))
+            self._places(len(values))
         self._leave()
         self._stops = passed is not None
         return passed
 
-    def _beside(self, seed: int, look: bool) -> list[Passed] | None:
+    def _beside(self, values: Values, look: bool) -> list[Passed] | None:
         """While its process goes on, which waits for the device in the midst of the call."""
         tickets, _ = self._queue(1)
-        passed = self._passage(tickets, [seed], look, lambda _: self._places(1)[0])
+        passed = self._passage(tickets, [values], look, lambda _: self._places(1)[0])
         if passed is None:
             self._word.poke(GO_AT, tickets[-1])
             self._places(1)
@@ -195,7 +202,7 @@ class Gate:
         return passed
 
     def _passage(
-        self, tickets: range, seeds: list[int], look: bool, place: Callable[[int], list[Any]]
+        self, tickets: range, values: list[Values], look: bool, place: Callable[[int], list[Any]]
     ) -> list[Passed] | None:
         """Let go what is queued, first that without a call; None where something is never over."""
         for ticket in tickets[:EMPTY]:
@@ -204,7 +211,9 @@ class Gate:
             self._line.empty += [empty] if empty.quiet else []
         passed = []
         for number, ticket in enumerate(tickets[EMPTY:]):
-            drawn = draw(self._case.inputs, self._case.literals, seeds[number], self._device)
+            drawn = draw(
+                self._case.inputs, self._case.literals, values[number].seed, self._device, values[number].distribution
+            )
             if (went := self._went(ticket, lambda n=number, d=drawn: self._fill(n, d))) is None:  # type: ignore[misc]
                 return None
             passed.append(Passed(went, self._read(number, drawn, place(number), look)))

@@ -133,7 +133,7 @@ class Held:
             )
             outputs = [*mutated, *returned]
         wall_us = (time.perf_counter() - begin) * 1e6
-        return Timed(max(us - self._empty_us, RESOLUTION_US), wall_us, seed, outputs)
+        return Timed(max(us - self._empty_us, RESOLUTION_US), wall_us, seed, outputs, distribution)
 
     def _next_slot(self, inputs: Guarded) -> int:
         self._slot = (self._slot + 1) % _SLOTS

@@ -15,7 +15,7 @@ from kopt_mcp.evaluator import on_device
 from kopt_mcp.evaluator.arms import Arm
 from kopt_mcp.evaluator.compare import Expected
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import Clearing, Gate, Line, NotShared
+from kopt_mcp.evaluator.gate import Clearing, Gate, Line, NotShared, Values
 from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.machine import version
 from kopt_mcp.evaluator.process import CandidateProcess, Source
@@ -90,7 +90,7 @@ def _passes(
             contextlib.closing(Line(own)) as line,
             Gate(line, driver, problem, case, describe_outputs(expected), 2, clearing) as gate,
         ):
-            passed = gate.through([2, 1], look=True)
+            passed = gate.through([Values(2), Values(1)], look=True)
     except (NotShared, Fault, OSError, AttributeError) as error:
         return f"off: {error}"
     if passed is None:
