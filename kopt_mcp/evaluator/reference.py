@@ -137,13 +137,16 @@ def _fresh(args: list[Any]) -> list[Any]:
 
 
 def _widen(value: Any) -> Any:
-    return value.double() if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else value
+    """A copy, in float64 where it is floating: a reference that works in place must not change what comes after."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.to(torch.float64, copy=True) if value.dtype.is_floating_point else value.clone()
 
 
 def _perturb(value: Any, position: int) -> Any:
     """A float64 copy, each element off by one rounding error, up or down, of the type that kernels compute in."""
     if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
-        return value
+        return _widen(value)
     roundoff = UNIT_ROUNDOFF[torch.float64 if value.dtype == torch.float64 else torch.float32]
     generator = torch.Generator(device=value.device).manual_seed(position)
     up = torch.randint(0, 2, value.shape, generator=generator, device=value.device, dtype=torch.int8).view(torch.bool)
