@@ -1,9 +1,12 @@
-"""What a workload's outputs must be: the reference called thrice, on inputs that it cannot spoil, and its own faults."""
+"""What a workload's outputs must be: a reference that is called thrice, on inputs that it cannot spoil; its faults."""
 
+from typing import Any
+
+import pytest
 import torch
 
 from kopt_mcp.evaluator.reference import expected_outputs
-from kopt_mcp.problem import Problem, Workload
+from kopt_mcp.problem import Problem, ProblemError, Workload
 
 
 def added(x: torch.Tensor, y: torch.Tensor) -> None:
@@ -49,3 +52,49 @@ def test_integers_that_a_reference_counts_up_do_not_reach_its_next_call() -> Non
     assert int(counts.ref64.max()) <= 9
     assert float((product.error_lp).max()) < 1e-5
     assert float(product.sensitivity.max()) < 1e-5
+
+
+def wrong(**changed: Any) -> str:
+    declared: dict[str, Any] = {
+        "name": "wrong",
+        "inputs": lambda make, n: [make.normal(n, 4)],
+        "workloads": [Workload({"n": 4})],
+        "bytes": "n",
+        "flops": "n",
+        "bound": "memory",
+    }
+    problem = Problem(**{**declared, **changed})
+    with pytest.raises(ProblemError) as refusal:
+        expected_outputs(problem, problem.case(problem.workloads[0]), 1, "cpu")
+    return str(refusal.value)
+
+
+def test_a_reference_that_fails_is_named_with_its_line() -> None:
+    def reference(x: torch.Tensor) -> Any:
+        return x.softmux(-1)  # type: ignore[attr-defined]
+
+    line = reference.__code__.co_firstlineno + 1
+    assert f"Problem.reference fails: line {line}: AttributeError: " in wrong(reference=reference)
+
+
+def test_a_reference_with_constants_in_its_own_type_is_told_of_float64() -> None:
+    said = wrong(reference=lambda x: x @ torch.ones(4, 4))
+    assert "fails on float64 inputs, with which the expected outputs are computed" in said
+    assert "RuntimeError" in said
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (lambda x: None, "Problem.reference returns nothing"),
+        (lambda x: float(x.sum()), "Problem.reference returns a float;"),
+        (lambda x: {"sum": x.sum()}, "Problem.reference returns a dict;"),
+        (lambda x: torch.fft.fft(x), "torch.view_as_real"),
+    ],
+)
+def test_a_reference_must_return_real_tensors(returned: Any, words: str) -> None:
+    assert words in wrong(reference=returned)
+
+
+def test_a_scale_that_fails_is_named() -> None:
+    assert "Problem.scale fails" in wrong(reference=lambda x: x.sum(-1), scale=lambda x, y: x, reduction="n")

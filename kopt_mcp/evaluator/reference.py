@@ -6,6 +6,7 @@ Runs in the harness only. The runner's process never holds any of this.
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,9 +14,9 @@ from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator.compare import UNIT_ROUNDOFF, Expected, Verdict, expect, judge
+from kopt_mcp.evaluator.compare import UNIT_ROUNDOFF, BadReference, Expected, Verdict, expect, judge
 from kopt_mcp.evaluator.inputs import draw
-from kopt_mcp.problem import Case, Problem
+from kopt_mcp.problem import Case, Problem, ProblemError
 
 _ALONE = threading.Lock()
 """References are computed one at a time: the precision of matrix products is a setting of the whole process."""
@@ -62,7 +63,7 @@ def _expected(problem: Problem, case: Case, args: list[Any], ordered: bool) -> l
     if problem.scale is problem.reference and not problem.mutates:
         terms = list(high)  # where all terms have one sign, the sum is its own scale
     elif problem.scale is not None:
-        terms = list(as_list(problem.scale(*[_widen(a) for a in args])))
+        terms = list(_called("scale", problem.scale, [_widen(a) for a in args]))
     length = problem.reduction_length(case.params)
     if ordered and problem.scale is not problem.reference:
         # Partial sums of terms in order grow until the signs turn: to half of all together, at most sqrt(K) * S.
@@ -119,10 +120,57 @@ def refused(problem: Problem, outputs: list[torch.Tensor], case: Case, seed: int
 
 
 def outputs_of(problem: Problem, function: Any, args: list[Any], precision: str) -> list[torch.Tensor]:
-    """Call a trusted implementation: mutated inputs first, then what it returns."""
+    """Call a trusted implementation: mutated inputs first, then what it returns.
+
+    Raises:
+        ProblemError: it fails, or there is nothing in it to compare a kernel with.
+    """
     with _matmul_precision(precision):
+        outputs = [*(args[i] for i in problem.mutates), *_called("reference", function, args)]
+    if not outputs:
+        raise ProblemError(
+            "Problem.reference returns nothing, and `mutates` names no input that it changes; any kernel would be "
+            "right; return what the kernel must compute."
+        )
+    return outputs
+
+
+def _called(name: str, function: Any, args: list[Any]) -> list[torch.Tensor]:
+    """What one of the problem's own functions returns for these inputs.
+
+    Raises:
+        ProblemError: it fails, or returns something else than tensors of real numbers.
+    """
+    try:
         returned = as_list(function(*args))
-    return [*(args[i] for i in problem.mutates), *returned]
+    except (BadReference, ProblemError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:
+        wide = any(isinstance(a, torch.Tensor) and a.dtype == torch.float64 for a in args)
+        how = " on float64 inputs, with which the expected outputs are computed" if wide else ""
+        raise ProblemError(
+            f"Problem.{name} fails{how}: {_place_of(error, function)}{type(error).__name__}: {str(error)[:300]}; mend "
+            "it; it has to take its inputs in float64 too."
+        ) from error
+    for one in returned:
+        if not isinstance(one, torch.Tensor):
+            raise ProblemError(
+                f"Problem.{name} returns a {type(one).__name__}; nothing but tensors can be compared; return a tensor, "
+                "or a tuple of them."
+            )
+        if one.dtype.is_complex:
+            raise ProblemError(
+                f"Problem.{name} returns {one.dtype}; a tolerance is known for real numbers only; return "
+                "torch.view_as_real of it, in the kernel too."
+            )
+    return returned
+
+
+def _place_of(error: Exception, function: Any) -> str:
+    """The line of the function's own file that an error came from, where that is known."""
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f"line {lines[-1]}: " if lines else ""
 
 
 def as_list(returned: Any) -> list[torch.Tensor]:
