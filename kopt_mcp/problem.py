@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -79,6 +80,12 @@ class Make:
 
     def integers(self, *shape: int, low: int = 0, high: int, dtype: str = "int64") -> Spec:
         """Uniform integers in [low, high): labels, indices, routing."""
+        least, most = _range(_dtype(dtype))
+        if not (least <= low < high <= most + 1):
+            raise ProblemError(
+                f"make.integers(low={low}, high={high}, dtype={dtype!r}) has no such integers; give low below high, "
+                f"which is not drawn itself, and both within [{least}, {most + 1}]."
+            )
         return Spec("integers", _shape(shape), _dtype(dtype), {"low": low, "high": high})
 
     def literal(self, tensor: Any) -> Spec:
@@ -197,8 +204,10 @@ class Problem:
     def __post_init__(self) -> None:
         if not self.entry:
             object.__setattr__(self, "entry", self.name.replace("-", "_"))
+        _require("workloads", self.workloads, Workload, "a list of Workload")
         if not self.workloads:
             raise ProblemError("Problem.workloads is empty; declare at least one Workload.")
+        self._of_the_right_kinds()
         names = [w.name for w in self.workloads]
         if double := {n for n in names if names.count(n) > 1}:
             raise ProblemError(f"Problem.workloads has two workloads named {sorted(double)}; give each its own name.")
@@ -210,6 +219,27 @@ class Problem:
             raise ProblemError(f"Problem.bound is {self.bound!r}; expected 'memory', 'compute' or 'latency'.")
         for workload in self.workloads:
             self.case(workload)
+
+    def _of_the_right_kinds(self) -> None:
+        """See that what is given as a collection is one, before it fails somewhere else.
+
+        Raises:
+            ProblemError: it is not.
+        """
+        for name in ("mutates", "scratch"):
+            _require(name, getattr(self, name), int, "positions of inputs, as in (0,)")
+        if not isinstance(self.tolerance, Mapping) or not all(
+            isinstance(t, Tolerance) for t in self.tolerance.values()
+        ):
+            raise ProblemError(
+                f"Problem.tolerance is {self.tolerance!r}; expected a Tolerance for a dtype, in rounding errors, as in "
+                '{"float32": Tolerance(8)}.'
+            )
+        for name, ends in self.vary.items():
+            if not (isinstance(ends, Sequence) and len(ends) == 2 and all(isinstance(n, int) for n in ends)):
+                raise ProblemError(f"Problem.vary[{name!r}] is {ends!r}; expected (lowest, highest), both integers.")
+            if ends[0] > ends[1]:
+                raise ProblemError(f"Problem.vary[{name!r}] is {ends!r}; expected the lower one first.")
 
     def for_device(self, kind: str, names: Sequence[str] | None = None) -> list[Workload]:
         """The workloads meant for `cpu` or `cuda`, or those of them that are named.
@@ -234,10 +264,26 @@ class Problem:
         """A workload with its inputs described and its cost computed; `override` replaces single params."""
         params = {**workload.params, **override}
         make = Make(workload.dtype)
+        where = f"for workload {workload.name!r} ({params})"
         try:
-            inputs = tuple(self.inputs(make, **params))
-        except TypeError as error:
-            raise ProblemError(f"Problem.inputs failed for workload {workload.name!r} ({params}): {error}.") from error
+            made = self.inputs(make, **params)
+        except ProblemError:
+            raise
+        except Exception as error:
+            raise ProblemError(f"Problem.inputs failed {where}: {type(error).__name__}: {error}.") from error
+        if not isinstance(made, (list, tuple)):
+            raise ProblemError(
+                f"Problem.inputs returns a {type(made).__name__} {where}; expected a list of the kernel's arguments."
+            )
+        inputs = tuple(made)
+        for position, item in enumerate(inputs):
+            if not isinstance(item, Spec) and not _plain(item):
+                raise ProblemError(
+                    f"Problem.inputs: argument {position} is a {type(item).__name__} {where}; expected a number, a "
+                    "text, None, or a tensor described by make.normal, make.integers, ..., so that each call gets new "
+                    "values (make.literal(tensor) for the same ones)."
+                )
+        self._fits(inputs, params)
         size = {"itemsize": DTYPES[workload.dtype], **params}
         return Case(
             workload=workload,
@@ -247,6 +293,22 @@ class Problem:
             bytes=_formula("bytes", self.bytes, size),
             flops=_formula("flops", self.flops, size),
         )
+
+    def _fits(self, inputs: Sequence[Any], params: Mapping[str, Any]) -> None:
+        """See that what names an input or a param means one.
+
+        Raises:
+            ProblemError: it does not.
+        """
+        for name in ("mutates", "scratch"):
+            if wrong := [n for n in getattr(self, name) if not 0 <= n < len(inputs)]:
+                raise ProblemError(f"Problem.{name} names input {wrong[0]}; there are {len(inputs)}, counted from 0.")
+        known = {*params, *(f"in{n}" for n in range(len(inputs)))}
+        if unknown := [a for a in self.arguments if a not in known and not re.fullmatch(r"out\d+", a)]:
+            raise ProblemError(
+                f"Problem.arguments names {unknown[0]!r}, which is neither an output (out0, ...) nor one of "
+                f"{sorted(known)}."
+            )
 
     def reduction_length(self, params: Mapping[str, Any]) -> float:
         """K of the tolerance rule for these params; 0 where the problem declares none."""
@@ -283,6 +345,26 @@ def _shape(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def _range(dtype: str) -> tuple[int, int]:
+    """The smallest and the largest integer of a type; of a floating one those that are exact in it, at least."""
+    if dtype in ("bool", "uint8"):
+        return (0, 1) if dtype == "bool" else (0, 255)
+    bits = 8 * DTYPES[dtype] - 1
+    return -(1 << bits), (1 << bits) - 1
+
+
+def _plain(value: Any) -> bool:
+    """Whether a value can be sent to another process as it is."""
+    if isinstance(value, (list, tuple)):
+        return all(_plain(one) for one in value)
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _require(name: str, value: Any, of: type, expected: str) -> None:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(one, of) for one in value):
+        raise ProblemError(f"Problem.{name} is {repr(value)[:80]}; expected {expected}.")
+
+
 def _subset(field_name: str, given: Sequence[str], allowed: Sequence[str]) -> None:
     if unknown := [g for g in given if g not in allowed]:
         raise ProblemError(f"Problem.{field_name} holds {unknown}; expected a subset of {list(allowed)}.")
@@ -291,6 +373,8 @@ def _subset(field_name: str, given: Sequence[str], allowed: Sequence[str]) -> No
 def _formula(field_name: str, text: str, names: Mapping[str, Any]) -> float:
     """Evaluate an arithmetic formula over the params; `min`, `max`, `ceil` and `log2` may be called."""
     allowed = {"min": min, "max": max, "ceil": math.ceil, "log2": math.log2}
+    if not isinstance(text, str):
+        raise ProblemError(f"Problem.{field_name} is {text!r}; expected a formula as a text, as in '2 * n * itemsize'.")
     try:
         tree = ast.parse(text, mode="eval")
         for node in ast.walk(tree):

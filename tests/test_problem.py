@@ -30,6 +30,12 @@ def test_a_problem_knows_its_cost_and_its_entry() -> None:
     assert made.case(made.workloads[1]).bytes == (6 + 2) * 2
 
 
+def test_numbers_texts_none_and_lists_of_these_are_arguments_too() -> None:
+    given = [1, 0.5, True, "tanh", None, [1, 2], (3, (4,))]
+    made = problem(inputs=lambda make, rows, cols: [make.normal(rows, cols), *given], mutates=(0,))
+    assert list(made.case(made.workloads[0]).inputs[1:]) == given
+
+
 def test_single_params_can_be_replaced() -> None:
     made = problem()
     case = made.case(made.workloads[0], rows=7)
@@ -54,6 +60,25 @@ def test_single_params_can_be_replaced() -> None:
         ({"flops": "__import__('os').getpid()"}, "Problem.flops uses '__import__'"),
         ({"flops": "rows.__class__"}, "gives <class 'int'>"),
         ({"inputs": lambda make, rows: []}, "Problem.inputs failed for workload '4x8-fp32'"),
+        ({"inputs": lambda make, rows, cols: {}["a"]}, "Problem.inputs failed .*: KeyError: 'a'"),
+        ({"inputs": lambda make, rows, cols: make.normal(rows)}, "Problem.inputs returns a Spec .*; expected a list"),
+        ({"inputs": lambda make, rows, cols: None}, "Problem.inputs returns a NoneType"),
+        ({"inputs": lambda make, rows, cols: [torch.ones(rows)]}, r"argument 0 is a Tensor .*make.literal"),
+        ({"inputs": lambda make, rows, cols: [1, torch.float16]}, "argument 1 is a dtype"),
+        ({"inputs": lambda make, rows, cols: [make.integers(2, low=5, high=5)]}, "no such integers"),
+        ({"inputs": lambda make, rows, cols: [make.integers(2, high=256, dtype="int8")]}, r"within \[-128, 128\]"),
+        ({"inputs": lambda make, rows, cols: [make.integers(2, high=3, dtype="bool")]}, r"within \[0, 2\]"),
+        ({"workloads": Workload({"rows": 1, "cols": 1})}, "Problem.workloads is Workload.*; expected a list"),
+        ({"workloads": [{"rows": 1, "cols": 1}]}, r"Problem.workloads is \[\{.*; expected a list of Workload"),
+        ({"mutates": 0}, r"Problem.mutates is 0; expected positions of inputs, as in \(0,\)"),
+        ({"mutates": (1,)}, "Problem.mutates names input 1; there are 1, counted from 0"),
+        ({"scratch": (-1,)}, "Problem.scratch names input -1"),
+        ({"arguments": ("in0", "out0", "depth")}, r"Problem.arguments names 'depth'.*\['cols', 'in0', 'rows'\]"),
+        ({"tolerance": 1e-3}, "Problem.tolerance is 0.001; expected a Tolerance for a dtype"),
+        ({"tolerance": {"float32": 1e-3}}, "Problem.tolerance is .* in rounding errors"),
+        ({"vary": {"rows": 8}}, r"Problem.vary\['rows'\] is 8; expected \(lowest, highest\)"),
+        ({"vary": {"rows": (8, 1)}}, "the lower one first"),
+        ({"bytes": 1024}, "Problem.bytes is 1024; expected a formula as a text"),
         ({"inputs": lambda make, rows, cols: [make.normal((rows, cols))]}, "given one by one"),
         ({"inputs": lambda make, rows, cols: [make.normal(-rows)]}, "non-negative integers"),
         ({"inputs": lambda make, rows, cols: [make.normal(rows, dtype="float4")]}, "dtype 'float4' is not known"),
