@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -241,7 +242,7 @@ def _evaluated(
     watch = Watch(lambda fraction, text: print(f"  {text}", file=sys.stderr))
     incumbent, incumbent_sha = _file(against) if against else (None, None)
     checked = Job("verify", problem, problem_sha, kernel, kernel_sha, device)
-    evaluation = given.evaluator.evaluate(checked, watch)
+    evaluation = _imports_noted(given.evaluator.evaluate(checked, watch), given.kernel)
     sanitized: tuple[str, ...] = ()
     if options.sanitize and evaluation.status == "PASSED":
         evaluation = _sanitized(project, given, checked, evaluation, watch)
@@ -263,6 +264,23 @@ def _evaluated(
         return evaluation, replace(measured, notes=tuple(dict.fromkeys((*sanitized, *measured.notes))))
     except ToolUnavailable as reason:  # right, and not to be timed here
         return evaluation, replace(evaluation, notes=(*evaluation.notes, str(reason)))
+
+
+def _imports_noted(evaluation: Evaluation, kernel: Path) -> Evaluation:
+    """With a note where a kernel does not load and imports files that lie beside it."""
+    from kopt_mcp.workspace import Workspace
+
+    if evaluation.status != "COMPILE_ERROR":
+        return evaluation
+    file = kernel.resolve()
+    own: list[str] = []
+    with contextlib.suppress(KoptError):  # one that cannot even be read has been told why
+        own = Workspace(file.parent).own_imports(file)
+    note = (
+        f"it imports {', '.join(own)}, and a kernel is tried as one file, away from its folder; put what it needs into "
+        "the file, or install those modules"
+    )
+    return replace(evaluation, notes=(*evaluation.notes, note)) if own else evaluation
 
 
 def _sanitized(project: Project, given: importing.Given, job: Job, evaluation: Evaluation, watch: Watch) -> Evaluation:

@@ -118,6 +118,7 @@ def test_a_workload_that_is_not_declared_is_named(evaluator: LocalEvaluator) -> 
         ("PROBLEM = 7\n", r"declares no PROBLEM"),
         ("x = 1\nimport a_package_that_is_not_there\n", r"line 2: ModuleNotFoundError"),
         ("def f(:\n", r"line 1: SyntaxError"),
+        ("import sys\nsys.exit(3)\n", r"line 2: SystemExit: 3"),
         ("from kopt_mcp.problem import Workload\nWorkload({}, 'fp8')\n", r"p\.py: dtype 'fp8' is not known"),
     ],
 )

@@ -123,6 +123,19 @@ def test_what_is_of_no_format_is_refused_with_every_reason(run: Run) -> None:
     assert run("import", "nowhere")[0] == 1
 
 
+def test_a_kernel_that_imports_a_file_beside_it_is_told_that_it_is_tried_alone(run: Run) -> None:
+    Path("helper.py").write_text("def softmax(x):\n    return x.softmax(-1)\n")
+    Path("softmax.py").write_text("from helper import softmax\n")
+    told = ("--reference", "torch:softmax(dim=-1)", "--shape", "7x33", "--device", "cpu")
+    status, out, _ = run("evaluate", "softmax.py:softmax", *told)
+    assert (status, out.splitlines()[0].split(":")[:2]) == (1, ["COMPILE_ERROR", " ModuleNotFoundError"])
+    assert "note: it imports helper.py, and a kernel is tried as one file, away from its folder" in out
+    Path("softmax.py").write_text("from helper import softmax\ndef f(:\n")
+    out = run("evaluate", "softmax.py:softmax", *told)[1]
+    assert out.startswith("COMPILE_ERROR: SyntaxError: ")
+    assert "note:" not in out
+
+
 def test_evaluate_takes_a_script_at_its_word_and_says_so(run: Run) -> None:
     Path("softmax.py").write_text("def softmax(x):\n    return x\n")  # it is run fourteen times: without torch
     Path("test_softmax.py").write_text(SCRIPT)

@@ -77,6 +77,23 @@ def test_a_file_without_the_symbol_says_which_is_missing(tmp_path: Path) -> None
         native.bind(library, "twice", ARGUMENTS, on_gpu=False)
 
 
+def test_a_cpp_function_without_c_linkage_is_told_of_it(tmp_path: Path) -> None:
+    library = native.build(source(tmp_path, "void twice() {}\n", "kernel.cpp"), tmp_path, 60)
+    with pytest.raises(BuildError, match='has to be extern "C"'):
+        native.bind(library, "twice", ARGUMENTS, on_gpu=False)
+
+
+def test_without_the_order_of_its_arguments_a_function_is_not_called(tmp_path: Path) -> None:
+    library = native.build(source(tmp_path, TWICE), tmp_path, 60)
+    with pytest.raises(BuildError, match="the problem declares no `arguments`"):
+        native.bind(library, "twice", (), on_gpu=False)
+
+
+def test_a_file_of_no_language_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"\.txt is of no language; a kernel ends in \.py, \.c, "):
+        native.build(source(tmp_path, TWICE, "kernel.txt"), tmp_path, 60)
+
+
 def test_a_compiler_that_does_not_end_is_ended(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"did not finish within 0\.001 s"):
         native.build(source(tmp_path, TWICE), tmp_path, 0.001)

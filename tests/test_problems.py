@@ -56,6 +56,7 @@ def test_what_nobody_recognises_is_refused_with_every_formats_reason(tmp_path: P
     with pytest.raises(ProblemError, match=r"readme\.md is of no format that is known") as refused:
         recognise(tmp_path / "readme.md")
     assert all(f"{name}: " in str(refused.value) for name in problems.FORMATS)
+    assert ".;" not in str(refused.value)
 
 
 def test_two_formats_at_once_are_listed_and_one_must_be_told(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def load_problem(content: bytes, path: str) -> Problem:
         exec(compile(content, path, "exec"), namespace)
     except ProblemError as error:
         raise HarnessError("ProblemInvalid", f"{Path(path).name}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = getattr(error, "lineno", None) or _line_in(error, path)
         text = f"{Path(path).name} does not load: line {line}: {type(error).__name__}: {error}"
         raise HarnessError("ProblemInvalid", text) from error

@@ -222,7 +222,11 @@ class Harness:
     ) -> Evaluation:
         timed = [w for w in workloads if w.timed]
         if not timed:
-            raise HarnessError("ProblemInvalid", f"problem {problem.name!r} has no timed workload for {self._kind}.")
+            raise HarnessError(
+                "ProblemInvalid",
+                f"problem {problem.name!r} has no timed workload for {self._kind}, so that there is nothing to time; "
+                "leave timed=False out of one of them.",
+            )
         if self._kind == "cpu" and candidate.suffix == ".py" and b"import triton" in candidate.content:
             raise HarnessError(
                 "ToolUnavailable",

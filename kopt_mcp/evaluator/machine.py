@@ -37,7 +37,10 @@ def torch_device(device: str) -> TorchDevice:
             versions=versions,
         )
     if not torch.cuda.is_available():
-        raise HarnessError("ToolUnavailable", f"torch {torch.__version__} of {sys.executable} sees no GPU.")
+        raise HarnessError(
+            "ToolUnavailable",
+            f"torch {torch.__version__} of {sys.executable} sees no GPU; take the device cpu, or a torch built for it.",
+        )
     index = torch.device(device).index or 0
     props = torch.cuda.get_device_properties(index)
     hip = torch.version.hip is not None

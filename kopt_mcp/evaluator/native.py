@@ -37,7 +37,11 @@ def build(source: Path, folder: Path, timeout_s: float) -> Path:
     Raises:
         BuildError: no compiler, an error, or no end within `timeout_s` seconds.
     """
-    language = LANGUAGES[source.suffix]
+    language = LANGUAGES.get(source.suffix)
+    if language is None:
+        raise BuildError(
+            f"{source.suffix or 'no ending'} is of no language; a kernel ends in .py, {', '.join(LANGUAGES)}"
+        )
     library = folder / "kernel.so"
     command = [
         *_compiler(language),
@@ -68,12 +72,20 @@ def bind(library: Path, symbol: str, arguments: Sequence[str], on_gpu: bool) -> 
     """A callable `f(values)` over the library's function; `values` maps the names in `arguments` to tensors or numbers.
 
     Raises:
-        BuildError: the library does not load, or does not export `symbol`.
+        BuildError: the library does not load, or does not export `symbol`; or nothing says what it is called with.
     """
+    if not arguments:
+        raise BuildError(
+            "the problem declares no `arguments`, the order in which a C function takes its inputs, outputs and sizes; "
+            'declare it, as in arguments=("in0", "out0", "rows", "cols")'
+        )
     try:
         function = ctypes.CDLL(str(library))[symbol]
     except (OSError, AttributeError) as error:
-        raise BuildError(f"the file does not export {symbol!r} as a C function: {error}") from error
+        raise BuildError(
+            f"the file does not export {symbol!r} as a C function (in C++, CUDA and HIP it has to be "
+            f'extern "C"): {error}'
+        ) from error
     function.restype = None
 
     def call(values: dict[str, Any]) -> None:

@@ -45,7 +45,11 @@ def plain_outputs(returned: Any, inputs: Iterable[torch.Tensor], device: str) ->
     for position, tensor in enumerate(outputs):
         _check_plain(tensor, position, device)
         if tensor.numel() and tensor.untyped_storage().data_ptr() in own:
-            raise Structure("INCORRECT_NUMERICAL", f"output {position} shares the memory of an input")
+            raise Structure(
+                "INCORRECT_NUMERICAL",
+                f"output {position} shares the memory of an input; return memory of its own, and nothing for an input "
+                "that the problem has changed in place",
+            )
     require_own_memory([Lying.of(t) for t in outputs])
     return outputs
 

@@ -86,7 +86,7 @@ def recognise(path: Path, told: str | None = None) -> Recognition:
         said = "; ".join(f"{one.format} ({', '.join(one.found)})" for one in fitting)
         raise ProblemError(f"{path.name} could be several formats: {said}; say which with format=.")
     reasons = "; ".join(f"{name}: {why}" for name, why in answers.items())
-    raise Unrecognised(f"{path.name} is of no format that is known: {reasons}")
+    raise Unrecognised(f"{path.name} is of no format that is known: {reasons}.")
 
 
 def complete(found: Recognition) -> Recognition:
@@ -174,11 +174,11 @@ def _asked(name: str, path: Path) -> Recognition | str:
     try:
         found: Recognition = format.recognise(path)
     except Unlike as error:
-        return f"{error}; expected {format.EXPECTED}."
+        return f"{error}; expected {format.EXPECTED}"
     except ProblemError as error:
-        return str(error)
+        return str(error).rstrip(".")
     except RecursionError:
-        return f"{path.name} is nested too deeply to be read."
+        return f"{path.name} is nested too deeply to be read"
     return found
 
 
