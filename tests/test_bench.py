@@ -107,6 +107,18 @@ def test_one_arm_alone_has_times_and_no_ratio() -> None:
     assert result.timing is not None
 
 
+def test_a_time_that_stands_for_less_than_can_be_measured_is_called_so() -> None:
+    notes = []
+    for us in (0.01, 10.0):
+        work = benched(Claiming(us))
+        work.warm_up()
+        work.block()
+        work.finish()
+        notes.append(work.note)
+    assert "0.05 us stands for that, and is no measured time" in notes[0]
+    assert notes[1] == ""
+
+
 @pytest.mark.parametrize("us", [0.0, -1.0, 1e12])
 def test_a_claim_of_no_time_or_of_more_than_there_was_is_a_lie(us: float) -> None:
     with pytest.raises(Fault) as caught:

@@ -21,7 +21,7 @@ from random import Random
 from typing import Any
 
 from kopt_mcp import stats
-from kopt_mcp.evaluator.arms import Arm, Sampler, Timed
+from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Sampler, Timed
 from kopt_mcp.evaluator.audit import Audit
 from kopt_mcp.evaluator.checks import telling_values
 from kopt_mcp.evaluator.compare import BadReference, Expected
@@ -210,8 +210,13 @@ class WorkloadBench:
     @property
     def note(self) -> str:
         """What there is to say of how the times were made sure of."""
-        text = self._audit.note if self._audit is not None else ""
-        return f"{self.workload.name}: {text}" if text else ""
+        told = [self._audit.note] if self._audit is not None and self._audit.note else []
+        if stats.median(self._arms[0].samples) <= RESOLUTION_US:
+            told.append(
+                "a call takes less than can be told from an empty one's time, which is subtracted; "
+                f"{RESOLUTION_US:g} us stands for that, and is no measured time"
+            )
+        return f"{self.workload.name}: {'; '.join(told)}" if told else ""
 
     def _audited(self) -> None:
         """A gain must be one by the harness's own clock too, where that can see a call on the device."""
