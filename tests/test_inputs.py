@@ -165,6 +165,18 @@ def test_room_for_outputs_is_watched_on_both_sides() -> None:
     assert not made.guards_intact()
 
 
+def test_what_is_copied_from_beside_one_tensor_shows_beside_every_other() -> None:
+    inputs = draw([MAKE.normal(3, 5), MAKE.normal(3, 5)], [], 1, "cpu")
+    outputs = room([{"shape": [3, 5], "dtype": "float32"}] * 2, "cpu")
+    places = [*inputs.args, *outputs.args]
+    beyond = [t.as_strided((1,), (1,), t.storage_offset() + t.numel()) for t in places]
+    assert len({float(value) for value in beyond}) == 4
+    beyond[2].copy_(beyond[0])
+    assert (inputs.guards_intact(), outputs.guards_intact()) == (True, False)
+    beyond[1].copy_(beyond[0])
+    assert not inputs.guards_intact()
+
+
 def test_a_few_columns_do_not_tell_whether_any_value_is_large() -> None:
     recipes = [MAKE.normal(64, 512)]
     drawn = [only(seed, "mixed", recipes=recipes) for seed in range(100)]

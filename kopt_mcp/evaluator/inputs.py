@@ -17,7 +17,8 @@ from kopt_mcp.problem import Spec
 
 GUARD = 256
 """Bytes of red zone on each side of an input, and of an output of a C function."""
-_GUARD_BYTE = 0xA5
+_INPUT_MARK, _OUTPUT_MARK = 0xA5, 0x5A
+"""What the red zones of the first input, and of the first output of a C function, hold; see `_mark`."""
 _LARGE_PIECE = 16
 """Most elements of a row that are large where one row is to be, and the share of a long row that they are at most."""
 
@@ -25,9 +26,10 @@ _LARGE_PIECE = 16
 class Guarded:
     """The inputs of one call, with the memory around them watched."""
 
-    def __init__(self, args: list[Any], buffers: list[torch.Tensor]) -> None:
+    def __init__(self, args: list[Any], buffers: list[torch.Tensor], first: int = _INPUT_MARK) -> None:
         self.args = args
         self.buffers = buffers
+        self._first = first
 
     def tensors(self) -> list[torch.Tensor]:
         """The arguments that are tensors, in order."""
@@ -41,13 +43,16 @@ class Guarded:
         """Of each input, whether its red zones are as they were: left on the device, so that nobody waits."""
         if not self.buffers:
             return torch.ones(0, dtype=torch.bool)
-        return torch.stack([(_red_zones(b) == _GUARD_BYTE).all() for b in self.buffers])
+        return torch.stack([(_red_zones(b) == _mark(self._first, n)).all() for n, b in enumerate(self.buffers)])
 
 
 def room(outputs: Sequence[dict[str, Any]], device: str) -> Guarded:
     """Tensors of these shapes and dtypes to be written to, with the memory around them watched."""
-    places = [_embed(tuple(o["shape"]), getattr(torch, o["dtype"]), torch.device(device), 0) for o in outputs]
-    return Guarded([tensor for tensor, _ in places], [buffer for _, buffer in places])
+    places = [
+        _embed(tuple(o["shape"]), getattr(torch, o["dtype"]), torch.device(device), 0, _mark(_OUTPUT_MARK, position))
+        for position, o in enumerate(outputs)
+    ]
+    return Guarded([tensor for tensor, _ in places], [buffer for _, buffer in places], _OUTPUT_MARK)
 
 
 def draw(
@@ -71,7 +76,7 @@ def draw(
             values = sources[int(item.args["key"])][int(item.args["index"])]
         else:
             values = _values(item, literals, seed * 1_000_003 + position, device, distribution)
-        tensor, buffer = _place(values, getattr(torch, item.dtype), layout)
+        tensor, buffer = _place(values, getattr(torch, item.dtype), layout, _mark(_INPUT_MARK, len(buffers)))
         args.append(tensor)
         buffers.append(buffer)
     return Guarded(args, buffers)
@@ -157,14 +162,19 @@ def _with_one_large_row(values: torch.Tensor, generator: torch.Generator | None)
     return values
 
 
-def _place(values: torch.Tensor, dtype: torch.dtype, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _mark(first: int, position: int) -> int:
+    """A byte for each of up to 32 inputs and outputs: what is copied from beside one of them shows beside another."""
+    return first ^ position % 32
+
+
+def _place(values: torch.Tensor, dtype: torch.dtype, layout: str, mark: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Copy `values`, rounded to `dtype`, into a fresh buffer with red zones, in the layout asked for."""
     shape = tuple(values.shape)
     if layout == "strided" and values.dim() >= 1 and values.numel():
-        tensor, buffer = _embed((*shape[:-1], shape[-1] + 8), dtype, values.device, 0)
+        tensor, buffer = _embed((*shape[:-1], shape[-1] + 8), dtype, values.device, 0, mark)
         tensor = tensor[..., : shape[-1]]
     else:
-        tensor, buffer = _embed(shape, dtype, values.device, dtype.itemsize if layout == "offset" else 0)
+        tensor, buffer = _embed(shape, dtype, values.device, dtype.itemsize if layout == "offset" else 0, mark)
         if (strides := dense_strides(values)) is not None:
             tensor = tensor.as_strided(shape, strides)
     tensor.copy_(values)
@@ -179,14 +189,14 @@ def dense_strides(values: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def _embed(
-    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, offset: int
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, offset: int, mark: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A tensor inside a byte buffer whose both ends hold the guard pattern."""
+    """A tensor inside a byte buffer whose both ends hold the byte `mark`."""
     size = math.prod(shape) * dtype.itemsize
     buffer = torch.empty(GUARD + offset + size + GUARD, dtype=torch.uint8, device=device)
-    _red_zones(buffer).fill_(_GUARD_BYTE)
+    _red_zones(buffer).fill_(mark)
     if offset:
-        buffer[GUARD : GUARD + offset] = _GUARD_BYTE
+        buffer[GUARD : GUARD + offset] = mark
     inner = buffer[GUARD + offset : GUARD + offset + size]
     return inner.view(dtype).view(shape), buffer
 
