@@ -1,5 +1,6 @@
 """What a workload's outputs must be: a reference that is called thrice, on inputs that it cannot spoil; its faults."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -98,3 +99,16 @@ def test_a_reference_must_return_real_tensors(returned: Any, words: str) -> None
 
 def test_a_scale_that_fails_is_named() -> None:
     assert "Problem.scale fails" in wrong(reference=lambda x: x.sum(-1), scale=lambda x, y: x, reduction="n")
+
+
+def test_a_reference_that_draws_random_numbers_is_refused_unless_they_are_the_same_each_time() -> None:
+    assert "draws random numbers" in wrong(reference=lambda x: x + torch.rand_like(x))
+
+    def seeded(x: torch.Tensor) -> torch.Tensor:
+        weights = torch.randn(4, 4, generator=torch.manual_seed(7))
+        return x @ weights.to(x.dtype)
+
+    problem = in_place("float32")
+    problem = dataclasses.replace(problem, reference=seeded, inputs=lambda make, n: [make.normal(n, 4)], mutates=())
+    (expected,) = expected_outputs(problem, problem.case(problem.workloads[0]), 1, "cpu")
+    assert float(expected.error_lp.max()) < 1e-5

@@ -54,7 +54,11 @@ def give_back() -> None:
 
 def _expected(problem: Problem, case: Case, args: list[Any], ordered: bool) -> list[Expected]:
     fresh = _fresh(args)
+    before = _random_state()
     low = outputs_of(problem, problem.reference, fresh, problem.precision)
+    if not _same(before, _random_state()):
+        again = outputs_of(problem, problem.reference, _fresh(args), problem.precision)
+        _require_the_same(low, again)
     own = {a.untyped_storage().data_ptr() for a in fresh if isinstance(a, torch.Tensor)}
     shares = [n >= len(problem.mutates) and t.untyped_storage().data_ptr() in own for n, t in enumerate(low)]
     high = outputs_of(problem, problem.reference, [_widen(a) for a in args], "ieee")
@@ -164,6 +168,29 @@ def _called(name: str, function: Any, args: list[Any]) -> list[torch.Tensor]:
                 "torch.view_as_real of it, in the kernel too."
             )
     return returned
+
+
+def _random_state() -> list[torch.Tensor]:
+    on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if on_gpu else [])]
+
+
+def _same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    """Bit by bit, as far as both go: a GPU may have been started in between."""
+    return all(torch.equal(a, b) for a, b in zip(some, others, strict=False))
+
+
+def _require_the_same(low: list[torch.Tensor], again: list[torch.Tensor]) -> None:
+    """See that a reference that draws random numbers, perhaps under a seed of its own, computes the same each time.
+
+    Raises:
+        ProblemError: it does not; the difference would count as rounding, and almost any kernel be right.
+    """
+    if not _same(low, again):
+        raise ProblemError(
+            "Problem.reference draws random numbers and answers differently each time, so that no kernel can agree "
+            "with it; have it take them as an input, or seed them itself."
+        )
 
 
 def _place_of(error: Exception, function: Any) -> str:
