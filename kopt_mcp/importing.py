@@ -93,16 +93,23 @@ def given(project: Project, options: argparse.Namespace) -> Iterator[Given]:
     """
     if (options.problem is None) == (options.reference is None):
         raise InputRefused("give either --problem FILE, or --reference FUNCTION with --shape; one problem is needed.")
+    doubts: list[str] = []
     try:
         with tempfile.TemporaryDirectory(prefix="kopt-task-") as folder:
-            yield _given(project, options, Path(folder))
+            yield _given(project, options, Path(folder), doubts)
     except ProblemError as error:
         raise ProblemInvalid(str(error)) from error
+    except ProblemInvalid as error:
+        if not doubts or "SyntaxError" in str(error):
+            raise
+        raise ProblemInvalid(
+            f"{str(error).rstrip('.')}. It was taken for a problem file because {doubts[0]}"
+        ) from error
 
 
-def _given(project: Project, options: argparse.Namespace, folder: Path) -> Given:
+def _given(project: Project, options: argparse.Namespace, folder: Path, doubts: list[str]) -> Given:
     kernel = kernel_of(_kernel_file(options.kernel), folder)
-    found = _for_evaluation(options)
+    found = _for_evaluation(options, doubts)
     require_same(options.kernel, found)
     if found is None:
         return Given(options.problem.resolve(), digest_of(options.problem), kernel, project.evaluator)
@@ -113,14 +120,16 @@ def _given(project: Project, options: argparse.Namespace, folder: Path) -> Given
     return Given(file, digest_of(file), kernel, project.evaluator, found)
 
 
-def _for_evaluation(options: argparse.Namespace) -> Recognition | None:
-    """What has to be taken in first; None for a problem file, and for one that only the evaluator can refuse."""
+def _for_evaluation(options: argparse.Namespace, doubts: list[str]) -> Recognition | None:
+    """What has to be taken in first; None for a problem file, and for one that only the evaluator can refuse, of which
+    `doubts` is then told why it may be none."""
     if options.reference is not None:
         return _told(options, Path(str(options.kernel)))
     try:
         found = complete(recognise(options.problem, options.format))
-    except Unrecognised:
+    except Unrecognised as error:
         if options.format is None and options.problem.suffix == ".py":
+            doubts.append(str(error))
             return None
         raise
     return None if found.format == "problem" else found

@@ -123,6 +123,15 @@ def test_what_is_of_no_format_is_refused_with_every_reason(run: Run) -> None:
     assert run("import", "nowhere")[0] == 1
 
 
+def test_a_script_without_json_is_told_what_it_could_have_been(run: Run) -> None:
+    Path("check.py").write_text("from softmax import softmax\nprint('PASS')\n")
+    status, _, err = run("evaluate", "softmax.py", "--problem", "check.py", "--device", "cpu")
+    assert status == 1
+    assert "check.py does not load: line 1: ModuleNotFoundError" in err
+    assert "It was taken for a problem file because check.py is of no format that is known: problem: " in err
+    assert "script: check.py does not take '--json'" in err
+
+
 def test_a_kernel_that_imports_a_file_beside_it_is_told_that_it_is_tried_alone(run: Run) -> None:
     Path("helper.py").write_text("def softmax(x):\n    return x.softmax(-1)\n")
     Path("softmax.py").write_text("from helper import softmax\n")
