@@ -17,6 +17,7 @@ from typing import Any
 from kopt_mcp import __version__, importing
 from kopt_mcp.errors import InputRefused, KoptError, ToolUnavailable, WorkspaceFailed
 from kopt_mcp.evaluator.records import Evaluation, Job
+from kopt_mcp.evaluator.strictness import too_strict
 from kopt_mcp.problems import FORMATS
 from kopt_mcp.project import Project, root_of
 from kopt_mcp.report import command as report
@@ -243,6 +244,8 @@ def _evaluated(
     incumbent, incumbent_sha = _file(against) if against else (None, None)
     checked = Job("verify", problem, problem_sha, kernel, kernel_sha, device)
     evaluation = _imports_noted(given.evaluator.evaluate(checked, watch), given.kernel)
+    if strict := too_strict(evaluation):
+        evaluation = replace(evaluation, notes=(*evaluation.notes, strict))
     sanitized: tuple[str, ...] = ()
     if options.sanitize and evaluation.status == "PASSED":
         evaluation = _sanitized(project, given, checked, evaluation, watch)

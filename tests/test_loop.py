@@ -145,7 +145,8 @@ def test_a_kernel_that_fails_its_own_problem_is_refused_with_the_evaluations_wor
         project.baseline()
     assert str(refusal.value) == (
         "softmax.py fails its own problem (INCORRECT_NUMERICAL): the kernel says INCORRECT_NUMERICAL; there is nothing "
-        "right to start from; make the kernel right first, then call baseline again."
+        "right to start from; make the kernel right first, then call baseline again; if it only adds up a long sum in "
+        "another order, declare the problem's reduction (its length) and scale (root sum of squares of its terms)."
     )
 
 

@@ -3,7 +3,8 @@
 Everything here but `client` needs the standard library and torch only, so that it runs under the user's own
 interpreter. Read in this order; each module's first sentence says what it is about.
 
-In the server:          client, records; reported, script_report, script_run, shut_in for scripts that judge themselves
+In the server:          client, records, strictness; reported, script_report, script_run, shut_in for scripts that judge
+                        themselves
 The harness's way:      serving, harness, preparing; verify, then bench; files, machine, spent, faults
 What is checked:        checks, inputs, generated, reference, compare, limits, ceilings, mutants
 How it is timed:        arms; held (the harness's clock, on a CPU) with turns and snapshots; claimed (the runner's, on a

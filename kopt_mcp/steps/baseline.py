@@ -11,6 +11,7 @@ from kopt_mcp.certificate import issue
 from kopt_mcp.config import Config
 from kopt_mcp.errors import InputRefused, ProblemInvalid, ToolUnavailable
 from kopt_mcp.evaluator.records import Evaluation, Mutant, WorkloadInfo
+from kopt_mcp.evaluator.strictness import too_strict
 from kopt_mcp.events import BaselineData, Measurement
 from kopt_mcp.models import Metric
 from kopt_mcp.phases import Experiment, legal
@@ -178,9 +179,10 @@ def _must_pass(evaluation: Evaluation, kernel: str, space: Workspace) -> None:
             "into the file, or install those modules, then call baseline again."
         )
     if evaluation.status != "PASSED":
+        strict = too_strict(evaluation)
         raise InputRefused(
             f"{kernel} fails its own problem ({evaluation.status}): {evaluation.detail}; there is nothing right to "
-            "start from; make the kernel right first, then call baseline again."
+            f"start from; make the kernel right first, then call baseline again{f'; {strict}' if strict else ''}."
         )
 
 
