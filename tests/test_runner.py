@@ -15,6 +15,7 @@ import torch
 
 from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.channel import Channel
+from kopt_mcp.evaluator.native import BuildError
 from kopt_mcp.evaluator.outbox import COUNT, FAILED, PLACE, TOKEN_BYTES
 from kopt_mcp.evaluator.runner import serve
 from kopt_mcp.evaluator.shared import SharedMemory
@@ -69,6 +70,16 @@ def test_a_call_hands_back_bytes_and_no_violations(shared: mmap.mmap, tmp_path: 
     reply = loaded(shared, tmp_path, body("return 2 * x")).call(CALL)
     assert reply["violations"] == []
     assert reply["outputs"] == [{"shape": [ROWS, COLS], "dtype": "float32", "offset": 0, "bytes": 96}]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("def g(x): ...\n", "defines g"), ("from math import exp\n", "defines none")]
+)
+def test_a_file_without_the_function_says_which_it_has(
+    shared: mmap.mmap, tmp_path: Path, text: str, words: str
+) -> None:
+    with pytest.raises(BuildError, match=f"no function 'f', which the problem calls; it {words}"):
+        loaded(shared, tmp_path, text)
 
 
 @pytest.mark.parametrize(

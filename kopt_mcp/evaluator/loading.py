@@ -32,5 +32,9 @@ def imported(source: Path, entry: str, adapter: str, adapter_spec: dict[str, Any
         return adapters.entry(adapter, module, adapter_spec)
     function = getattr(module, entry, None)
     if not callable(function):
-        raise BuildError(f"the kernel file defines no function {entry!r}, which the problem calls")
+        own = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == source.stem]
+        raise BuildError(
+            f"the kernel file defines no function {entry!r}, which the problem calls; it defines "
+            f"{', '.join(own[:10]) or 'none'}"
+        )
     return function  # type: ignore[no-any-return]
