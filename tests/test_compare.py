@@ -232,6 +232,16 @@ def test_a_result_that_is_exact_for_inputs_off_by_a_rounding_passes() -> None:
     assert verdict(out, ref, moved=moved).status == "PASSED"
 
 
+def test_in_float64_the_references_own_rounding_errors_are_those_of_inputs_off_by_one() -> None:
+    x = normal(1000)
+    exact, moved = 1e3 * x, 1e3 * x * (1 - 2.0**-53)
+    expected = expect(exact, exact, moved, None, 0.0, 4.0, "ieee")
+    small = exact.abs() < 100
+    twice = torch.where(small, exact * (1 + 6 * 2.0**-52), exact)
+    assert judge(twice, expected).status == "PASSED", "more than four roundings of a small one, few of a large one"
+    assert judge(exact.float().double(), expected).status == "INCORRECT_NUMERICAL"
+
+
 def test_the_number_of_outputs_counts() -> None:
     ref = expected_of(1)
     assert judge_all([], [ref]).status == "INCORRECT_SHAPE"

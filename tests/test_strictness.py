@@ -14,9 +14,9 @@ def refused(detail: str, ratio: float | None = None, status: str = "INCORRECT_NU
 @pytest.mark.parametrize(
     ("detail", "ratio", "words"),
     [
-        ("equal values: 320 of 320 elements differ", None, "only breaks ties otherwise"),
-        ("normally distributed values: 1 of 9900 elements differ", None, "rounded the other way"),
-        ("normally distributed values: 1 of 4 elements differ", None, "rounded the other way"),
+        ("equal values: 320 of 320 elements differ", None, "if they are ties"),
+        ("normally distributed values: 1 of 9900 elements differ", None, "lie between two integers"),
+        ("normally distributed values: 1 of 4 elements differ", None, "lie between two integers"),
         ("normally distributed values: 23 of 64 elements beyond the allowed error", 6.3, "reduction (its length)"),
     ],
 )

@@ -7,7 +7,8 @@ Three bounds, all of which must hold, each written so that NaN never passes, but
 3. at every magnitude: among elements of about one size, rms(out - ref64) <= 4 * rms(ref_lp - ref64) + rms(ref64)/8 + R
 
 `ref_lp` is the reference in the workload's own dtype: the data say how much rounding is unavoidable (the twofold rule
-is the one by which FlashAttention judges itself). u is the unit roundoff of the output's type. x + dx are the inputs,
+is the one by which FlashAttention judges itself; in float64, where nothing is wider, they are taken to be what x + dx
+below does). u is the unit roundoff of the output's type. x + dx are the inputs,
 each off by one rounding error of the type that is computed in: a result that is exact for such inputs is as good as
 any. R = c*u_acc*sqrt(K)*max(|ref64|, S) where the problem declares them, with u_acc the unit roundoff of the
 accumulator, K the length of the longest sum and S the root sum of squares of its terms. Bound 2 keeps one precision
@@ -113,6 +114,8 @@ def expect(
     overflown = None if error_lp.numel() == 0 or bool(error_lp.max().isfinite()) else ~error_lp.isfinite()
     error_lp.nan_to_num_(0.0, 0.0)
     sensitivity = (perturbed - ref64).abs_().nan_to_num_(0.0, 0.0)
+    if ref_lp.dtype == torch.float64:
+        error_lp = torch.maximum(error_lp, sensitivity)  # no wider type shows the reference's own rounding errors
     if terms is not None:
         terms = terms.double().expand_as(ref64)
     return Expected(ref64, ref_lp.dtype, error_lp, overflown, sensitivity, terms, length, factor, precision)
