@@ -79,7 +79,7 @@ def test_geak_316_no_verdict_without_a_check_of_this_very_source(evaluator: Loca
 def test_geak_252_time_spent_outside_the_call_does_not_dilute_the_ratio(
     evaluator: LocalEvaluator, tmp_path: Path
 ) -> None:
-    """Half a second at import is no part of the kernel's time; the calls are so long that a busy machine drowns none."""
+    """Half a second at import is no part of the kernel's time; calls are so long that a busy machine drowns none."""
     text = (CHEATS / "controls" / "truly_faster.py").read_text().replace("import numpy", "import time\n\nimport numpy")
     slow_start = candidate(tmp_path, text + "\n\ntime.sleep(0.5)\n")
     result = evaluate(evaluator, slow_start, "softmax_tall", "benchmark", honest("softmax_tall"))
