@@ -208,3 +208,19 @@ def test_a_description_that_does_not_fit_the_bytes_is_a_lie(meta: Any) -> None:
     assert rebuilt([torch.zeros(16, dtype=torch.uint8)], [fits], [Spot(64, 16, ((2, 12),))])[0].shape == (2,)
     with pytest.raises(Fault, match="other outputs than it returned"):
         rebuilt([], [meta], [])
+
+
+def test_who_was_looked_at_may_be_looked_at_again_in_the_same_visit(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its input is wrong afterwards: were that the last look, the calls behind it could be left out."""
+    sampler = Held(SOFTMAX, SMALL, EVICTOR, 0.0, Random(0))
+    looks: list[bool] = []
+    monkeypatch.setattr(sampler, "_sample", lambda arm, seed, look: looks.append(look))
+    visits = []
+    for _ in range(100):
+        looks.clear()
+        sampler.visit(Arm(None), [1, 2, 3], check=True)  # type: ignore[arg-type]
+        visits.append(tuple(looks))
+    assert all(any(visit) for visit in visits)
+    assert {(True, True, True), (True, False, False), (False, True, True), (False, False, True)} <= set(visits)

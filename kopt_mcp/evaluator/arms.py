@@ -57,7 +57,7 @@ class Sampler(Protocol):
         """One timed call with its outputs."""
 
     def visit(self, arm: Arm, seeds: list[int], check: bool) -> list[Timed]:
-        """Timed calls, one a seed; with `check` one of them, that the candidate could not know, has its outputs."""
+        """Timed calls, one a seed; with `check` one or more, that the candidate could not know, have their outputs."""
 
     def warm(self, arm: Arm, seed: int, count: int) -> float:
         """Median of repeated calls with the caches warm, for comparison only."""

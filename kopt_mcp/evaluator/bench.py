@@ -245,7 +245,7 @@ class WorkloadBench:
                 cut = self._random.randrange(len(seeds))
                 made = self._timed(arm, seeds[:cut])
                 self._look_at_hard_values(arm)
-                made += self._timed(arm, seeds[cut:])
+                made += self._timed(arm, seeds[cut:], self._random.random() < self._share())  # as if nothing had been
             else:
                 made = self._timed(arm, seeds, arm is self._arms[0] and self._to_be_checked())
         times = [timed.us for timed in made]
@@ -257,7 +257,7 @@ class WorkloadBench:
         return [new_seed() for _ in range(self._calls)]
 
     def _timed(self, arm: Arm, seeds: list[int], check: bool = False) -> list[Timed]:
-        """Calls that count; with `check` one of them is compared."""
+        """Calls that count; with `check` at least one of them is compared."""
         if not seeds:
             return []
         with self._spent.on("timing"):

@@ -44,6 +44,8 @@ _PAGE = 4096
 _SLACK = 1 << 20
 """Bytes that outputs may be larger than expected before they are not even read."""
 _MOST_OUTPUTS, _MOST_DIMENSIONS = 64, 64 * 64
+_AGAIN = 1 / 3
+"""Chance to be looked at for each call of a visit in which an earlier one was."""
 _GLANCES = 64
 """About how many elements of an input that is an output are noted at the answer."""
 
@@ -82,8 +84,14 @@ class Held:
 
     def visit(self, arm: Arm, seeds: list[int], check: bool) -> list[Timed]:
         """See `Sampler`."""
-        chosen = self._random.choice(seeds) if check else None
-        return [self._sample(arm, seed, look=seed == chosen) for seed in seeds]
+        chosen = self._chosen(len(seeds)) if check else set()
+        return [self._sample(arm, seed, look=number in chosen) for number, seed in enumerate(seeds)]
+
+    def _chosen(self, count: int) -> set[int]:
+        """One of so many calls, and perhaps some after it: a candidate sees that it was looked at, by its input, and
+        would have nothing to fear any more."""
+        first = self._random.randrange(count)
+        return {first, *(n for n in range(first + 1, count) if self._random.random() < _AGAIN)}
 
     def warm(self, arm: Arm, seed: int, count: int) -> float:
         """See `Sampler`."""
