@@ -69,7 +69,21 @@ def test_distributions_are_what_their_names_say() -> None:
     assert (alternating[:, 1::2] <= 0).all()
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_of_several_distributions_every_row_is_of_one_and_which_is_drawn() -> None:
+    recipes = [MAKE.normal(8, 50)]
+    names = ["tiny", "equal", "sorted"]
+    whole = torch.stack([only(3, name, recipes=recipes) for name in names])
+    drawn = only(3, "+".join(names), recipes=recipes)
+    which = [[n for n, rows in enumerate(whole) if torch.equal(rows[row], drawn[row])] for row in range(8)]
+    assert sorted(map(len, which)) == [1] * 8
+    assert sorted(which.count([n]) for n in range(3)) == [2, 3, 3]
+    other = only(4, "+".join(names), recipes=recipes)
+    assert [bool((r.diff() == 0).all()) for r in other] != [bool((r.diff() == 0).all()) for r in drawn]
+    within = only(3, "equal+alternating", recipes=[MAKE.integers(6, 50, low=-2, high=9)])
+    assert sum(set(row.tolist()) == {-2, 8} for row in within) == 3
+
+
+@pytest.mark.parametrize("distribution", [*DISTRIBUTIONS, "tiny+equal"])
 def test_scalars_and_empty_tensors_can_be_drawn(distribution: str) -> None:
     assert only(distribution=distribution, recipes=[MAKE.normal()]).shape == ()
     assert only(distribution=distribution, recipes=[MAKE.normal(0, 4)]).shape == (0, 4)

@@ -19,6 +19,7 @@ from kopt_mcp.problem import DISTRIBUTIONS, LAYOUTS, Problem, Workload
 
 FILE = PROBLEMS / "softmax.py"
 PROBLEM: Problem = load_problem(FILE.read_bytes(), str(FILE))
+CALM = "tiny+equal+alternating+sorted"
 
 
 def planned(problem: Problem = PROBLEM, kind: str = "cpu") -> dict[str, list[Check]]:
@@ -47,9 +48,21 @@ def test_every_workload_sees_the_values_on_which_unsafe_shortcuts_overflow() -> 
         assert {"large", "mixed"} <= {c.distribution for c in checks}
 
 
+def test_every_other_workload_sees_the_calm_values_in_one_call() -> None:
+    for name, checks in planned().items():
+        assert [c.distribution for c in checks if c.layout == "contiguous" and not c.generated].count(CALM) == (
+            name != "3x257-fp32"
+        )
+
+
+def test_of_values_for_which_a_problem_is_not_meant_none_are_drawn() -> None:
+    narrow = load_problem(FILE.read_bytes().replace(b"layouts=LAYOUTS", b'distributions=("normal", "tiny")'), str(FILE))
+    assert {c.distribution for checks in planned(narrow).values() for c in checks} == {"normal", "tiny"}
+
+
 def test_the_first_workload_sees_every_distribution_and_every_poison() -> None:
     checks = planned()["3x257-fp32"]
-    assert {c.distribution for c in checks} == set(DISTRIBUTIONS)
+    assert {c.distribution for c in checks} - {CALM} == set(DISTRIBUTIONS)
     assert {c.poison for c in checks} == {0xFF, 0x55}
 
 
@@ -61,9 +74,9 @@ def test_layouts_and_generated_shapes_see_ordinary_values_and_some_that_tell() -
         [c.distribution for c in checks if c.layout == "offset"],
         [c.distribution for c in checks if c.generated],
     ):
-        assert special.count("normal") == 1
-        assert set(special) - {"normal"} <= telling
-        assert len(special) > 1
+        assert special.count("normal") == special.count(CALM) == 1
+        assert set(special) - {"normal", CALM} <= telling
+        assert len(special) > 2
 
 
 def test_generated_shapes_are_not_only_the_awkward_ones() -> None:
@@ -132,11 +145,13 @@ def test_a_large_workload_is_checked_less_often_but_not_on_harmless_values_only(
         bytes="8 * n",
         flops="0",
         bound="memory",
+        layouts=LAYOUTS,
     )
     checks = planned(problem)["8388608-fp32"]
-    public, reused, other = (c.distribution for c in checks)
-    assert (public, other) == ("normal", "mixed")
+    public, reused, *others = (c.distribution for c in checks if c.layout == "contiguous")
+    assert (public, others) == ("normal", ["mixed", CALM])
     assert reused in ("mixed", "large", "outlier", "shifted")
+    assert [c.layout for c in checks if c.layout != "contiguous"] == ["strided", "offset"]
 
 
 def test_words_say_what_was_special() -> None:

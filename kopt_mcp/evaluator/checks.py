@@ -17,7 +17,9 @@ PUBLIC_SEED = 0
 POISONS = (0xFF, 0x55)
 """NaN in every floating type, and a plausible finite number."""
 _LARGE = {"cpu": 16 << 20, "cuda": 64 << 20}
-"""Bytes above which a workload gets one distribution besides the normal one: more would cost too much time."""
+"""Bytes above which a workload gets few calls: more would cost too much time."""
+_CALM = ("tiny", "equal", "alternating", "sorted")
+"""Distributions that overflow nowhere, so that one call can have them all, each in some of its rows."""
 _GENERATED_SHAPES = 5
 _REPEATS = 3
 
@@ -66,8 +68,9 @@ def plan(problem: Problem, workloads: list[Workload], kind: str) -> list[tuple[W
     for index, case in enumerate(cases):
         for distribution in _distributions(problem, case, index == 0, case in small, rng):
             checks[case.workload.name].append(Check(case, _secret(), POISONS[index % 2], distribution))
+    large = [c for c in cases if c not in small] or small
     for layout in problem.layouts[1:]:
-        for case, distribution in _spread(problem, rng.choices(small, k=2), rng):
+        for case, distribution in _spread(problem, [*rng.choices(small, k=2), rng.choice(large)], rng):
             checks[case.workload.name].append(Check(case, _secret(), POISONS[0], distribution, layout))
     first = small[0]
     repeated = _secret()
@@ -94,7 +97,8 @@ def _secret() -> int:
 
 
 def _distributions(problem: Problem, case: Case, first: bool, small: bool, rng: Random) -> list[str]:
-    """All at the first workload; at each other one those on which unsafe shortcuts overflow, and what chance adds.
+    """All at the first workload; at each other one those on which unsafe shortcuts overflow, the calm ones in one call,
+    and what chance adds.
 
     Were it known which shape sees which values, a kernel could be wrong at the shapes that see only harmless ones.
     """
@@ -102,8 +106,9 @@ def _distributions(problem: Problem, case: Case, first: bool, small: bool, rng: 
     if first:
         return others
     telling = [d for d in telling_values(problem, case) if d in others][: 2 if small else 1]
-    rest = [d for d in others if d not in telling]
-    return telling + rng.sample(rest, min(len(rest), 1 if small else 1 - len(telling)))
+    calm = calm_values(problem, case)
+    rest = [d for d in others if d not in (*telling, *_CALM)]
+    return [*telling, *rng.sample(rest, min(len(rest), 1 if small else 0)), *calm]
 
 
 def telling_values(problem: Problem, case: Case) -> list[str]:
@@ -114,13 +119,24 @@ def telling_values(problem: Problem, case: Case) -> list[str]:
     return [d for d in allowed if d in problem.distributions]
 
 
+def calm_values(problem: Problem, case: Case) -> list[str]:
+    """The calm distributions as one, if there are any; those that tell for such inputs are tried by themselves."""
+    telling = telling_values(problem, case)
+    names = [d for d in _CALM if d in problem.distributions and d not in telling]
+    return ["+".join(names)] if names else []
+
+
 def _spread(problem: Problem, cases: list[Case], rng: Random) -> list[tuple[Case, str]]:
-    """Each case with a distribution, for checks of something else: a normal one first, then those that tell.
+    """Each case with a distribution, for checks of something else: normal, telling, calm, and again some that tell.
 
     Were a layout or a shape tried on ordinary values only, a kernel could be wrong there on all others.
     """
-    chosen = [rng.choice(telling_values(problem, case) or list(problem.distributions) or ["normal"]) for case in cases]
-    return list(zip(cases, ["normal", *chosen[1:]], strict=False))
+
+    def of(number: int, case: Case) -> str:
+        named = calm_values(problem, case) if number == 2 else telling_values(problem, case)
+        return rng.choice(named or list(problem.distributions) or ["normal"]) if number else "normal"
+
+    return [(case, of(number, case)) for number, case in enumerate(cases)]
 
 
 def _generated(problem: Problem, small: list[Case], rng: Random) -> list[Case]:

@@ -7,7 +7,7 @@ runner has not been told yet is a set of inputs that the candidate cannot know.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -91,13 +91,32 @@ def _values(spec: Spec, literals: Sequence[torch.Tensor], seed: int, device: str
     if spec.kind == "integers":
         low, high = int(spec.args["low"]), int(spec.args["high"])
         values = torch.randint(low, high, spec.shape, generator=generator, device=device, dtype=dtype)
-        return _bounded(values, distribution, (low, high - 1))
+        return _by_rows(values, distribution, generator, lambda rows, name: _bounded(rows, name, (low, high - 1)))
     if spec.kind == "uniform":
         start, stop = spec.args["low"], spec.args["high"]
         values = torch.rand(spec.shape, generator=generator, device=device)
-        return _scaled(_bounded(values, distribution), stop - start, start)
+        return _scaled(_by_rows(values, distribution, generator, _bounded), stop - start, start)
     values = torch.randn(spec.shape, generator=generator, device=device)
-    return _scaled(_reshape(values, distribution, generator), spec.args["scale"], spec.args["shift"])
+    values = _by_rows(values, distribution, generator, lambda rows, name: _reshape(rows, name, generator))
+    return _scaled(values, spec.args["scale"], spec.args["shift"])
+
+
+def _by_rows(
+    values: torch.Tensor,
+    distribution: str,
+    generator: torch.Generator,
+    reshape: Callable[[torch.Tensor, str], torch.Tensor],
+) -> torch.Tensor:
+    """Values of another distribution; of several (`tiny+equal`), each row is of one of them: which, is drawn."""
+    names = distribution.split("+")
+    if len(names) == 1 or values.numel() == 0 or values.dim() == 0:
+        return reshape(values, names[0])
+    rows = values.view(-1, values.shape[-1])
+    which = torch.randperm(len(rows), generator=generator, device=values.device).remainder_(len(names)).unsqueeze(-1)
+    made = rows
+    for number, name in enumerate(names):
+        made = torch.where(which == number, reshape(rows.clone(), name), made)
+    return made.view(values.shape)
 
 
 def _scaled(values: torch.Tensor, scale: float, shift: float) -> torch.Tensor:
