@@ -1,4 +1,4 @@
-"""Takes the epsilon in by its first order, which is wrong where a row hardly varies, at shapes that are not declared."""
+"""Takes the epsilon in by its first order, wrong where a row hardly varies, at shapes that are not declared."""
 
 EXPECTED = ("INCORRECT_NUMERICAL",)
 PROBLEM = "layernorm_large"
