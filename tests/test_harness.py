@@ -1,10 +1,13 @@
 """The harness as the server sees it: requests answered, and errors that say which kind they are."""
 
+import os
+import py_compile
 import socket
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,50 @@ def test_a_problem_is_described_for_its_device(evaluator: LocalEvaluator) -> Non
     assert (info.name, info.entry, info.bound) == ("softmax", "softmax", "memory")
     assert [w.name for w in info.workloads if w.timed] == ["96x512-fp32"]
     assert info.workloads[0].bytes == 2 * 96 * 512 * 4
+
+
+DOUBLING = "def reference(x):\n    return 2.0 * x\n"
+TRIPLING = "def reference(x):\n    return 3.0 * x\n"
+IMPORTING = """import os, sys
+sys.path.append(os.path.dirname(__file__))
+from own_reference import reference
+from kopt_mcp.problem import Problem, Workload
+PROBLEM = Problem(name="twice", reference=reference, inputs=lambda make, n: [make.normal(n)],
+    workloads=[Workload({"n": 64})], bytes="8 * n", flops="n", bound="memory")
+"""
+
+
+def judged_by(evaluator: LocalEvaluator, folder: Path, reference: str = "", keep_time: bool = False) -> str:
+    """The verdict on a kernel that doubles, by a problem that takes its reference from a module beside it."""
+    folder.mkdir(exist_ok=True)
+    module, kernel, problem = (folder / name for name in ("own_reference.py", "kernel.py", "test_twice.py"))
+    before = module.stat() if module.exists() else None
+    if reference:
+        module.write_text(reference, encoding="utf-8")
+    if keep_time and before:
+        os.utime(module, ns=(before.st_atime_ns, before.st_mtime_ns))
+    kernel.write_text("def twice(x):\n    return x + x\n", encoding="utf-8")
+    problem.write_text(IMPORTING, encoding="utf-8")
+    return evaluate(evaluator, kernel, problem).status
+
+
+def test_a_module_of_the_problem_counts_as_it_is_now_and_in_its_own_folder(
+    evaluator: LocalEvaluator, tmp_path: Path
+) -> None:
+    assert judged_by(evaluator, tmp_path / "a", DOUBLING) == "PASSED"
+    assert judged_by(evaluator, tmp_path / "b", TRIPLING) == "INCORRECT_NUMERICAL"
+    assert judged_by(evaluator, tmp_path / "a") == "PASSED"
+    assert judged_by(evaluator, tmp_path / "a", TRIPLING, keep_time=True) == "INCORRECT_NUMERICAL"
+
+
+def test_a_module_of_the_problem_is_its_source_and_nothing_compiled_beside_it(
+    evaluator: LocalEvaluator, tmp_path: Path
+) -> None:
+    module = tmp_path / "own_reference.py"
+    module.write_text(DOUBLING, encoding="utf-8")
+    py_compile.compile(str(module), doraise=True)
+    (tmp_path / f"own_reference{EXTENSION_SUFFIXES[0]}").write_bytes(b"")
+    assert judged_by(evaluator, tmp_path, TRIPLING, keep_time=True) == "INCORRECT_NUMERICAL"
 
 
 def test_mutants_are_tried_through_the_same_process(evaluator: LocalEvaluator) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator import bench, ceilings, checks, device_state, mutants, preparing, sandbox, verify
+from kopt_mcp.evaluator import bench, ceilings, checks, device_state, mutants, own_modules, preparing, sandbox, verify
 from kopt_mcp.evaluator.arms import Arm, Sampler
 from kopt_mcp.evaluator.audit import Audit, Room
 from kopt_mcp.evaluator.bench import WorkloadBench
@@ -77,7 +77,7 @@ class Harness:
         self._kind = "cpu" if device == "cpu" else "cuda"
         self._zygote = Zygote(self._kind, fork)  # before any CUDA call: a CUDA context does not survive a fork
         sandbox.hide_memory()
-        self._problems: dict[str, Problem] = {}
+        self._problems: dict[tuple[str, str], tuple[Problem, own_modules.Noted]] = {}
         self._ceilings: Ceilings | None = None
         self.torch_device = torch_device(device)
         if device != "cpu":
@@ -109,19 +109,15 @@ class Harness:
         self._zygote.close()
 
     def problem(self, path: str, expected_sha256: str) -> Problem:
-        """Load a problem file, once per content.
+        """Load a problem file, once per place and content, and again when a module that it imports has changed.
 
         Raises:
             HarnessError: the file changed, does not load, or declares no `PROBLEM`.
         """
-        content = read(path, expected_sha256, "problem")
-        if expected_sha256 not in self._problems:
-            self._problems[expected_sha256] = load_problem(content, path)
-        return self._problems[expected_sha256]
-
-    def adopt(self, problem: Problem, key: str) -> None:
-        """Use a problem that is already loaded (a problem file run as a script)."""
-        self._problems[key] = problem
+        content, key = read(path, expected_sha256, "problem"), (path, expected_sha256)
+        if key not in self._problems or not own_modules.unchanged(self._problems[key][1]):
+            self._problems[key] = own_modules.noting(lambda: load_problem(content, path))
+        return self._problems[key][0]
 
     def describe(self, problem: Problem) -> ProblemInfo:
         """What the problem declares for this device."""
