@@ -99,6 +99,14 @@ def test_a_layout_changes_the_memory_and_not_the_values(layout: str, dtype: str)
     assert (drawn.data_ptr() % 16 == 0) == (layout != "offset")
 
 
+def test_a_layout_may_be_that_of_one_input_only() -> None:
+    a, b = draw([MAKE.normal(5, 33), MAKE.normal(5, 33)], [], 1, "cpu", layout="strided:1").args
+    assert (a.is_contiguous(), b.is_contiguous()) == (True, False)
+    a, b = draw([MAKE.normal(5, 33), MAKE.normal(5, 33)], [], 1, "cpu", layout="strided").args
+    assert not a.is_contiguous()
+    assert not b.is_contiguous()
+
+
 def test_other_recipes_keep_to_their_domain() -> None:
     table = torch.arange(5)
     make = Make("float32")

@@ -108,6 +108,14 @@ def test_every_layout_is_tried_somewhere_and_at_shapes_that_chance_chooses() -> 
     assert len(chosen) > 2
 
 
+def test_of_several_inputs_one_alone_has_a_layout_then_another_and_then_all() -> None:
+    file = PROBLEMS / "difference.py"
+    difference = load_problem(file.read_bytes(), str(file))
+    for layout in LAYOUTS[1:]:
+        found = [c.layout for checks in planned(difference).values() for c in checks if c.layout.startswith(layout)]
+        assert sorted(found) == [layout, f"{layout}:0", f"{layout}:1"]
+
+
 def test_on_a_gpu_one_call_is_made_on_another_stream() -> None:
     assert not any(c.own_stream for checks in planned().values() for c in checks)
     assert sum(c.own_stream for checks in planned(kind="cuda").values() for c in checks) == 1
@@ -157,6 +165,7 @@ def test_a_large_workload_is_checked_less_often_but_not_on_harmless_values_only(
 def test_words_say_what_was_special() -> None:
     case = PROBLEM.case(PROBLEM.workloads[1])
     assert Check(case, 1, 0xFF).words() == "normally distributed values"
+    assert Check(case, 1, 0xFF, layout="strided:1").words() == "normally distributed values, strided input 1"
     special = Check(case, 1, 0xFF, "sorted", "offset", own_stream=True, first_seed=2)
     assert special.words() == (
         "sorted values, offset inputs, in tensors that held other values at the call before, "

@@ -33,6 +33,7 @@ class Check:
     poison: int
     distribution: str = "normal"
     layout: str = "contiguous"
+    """Of all inputs; with a number behind it (`strided:1`), of the one at that position."""
     own_stream: bool = False
     first_seed: int | None = None
     """Seed of a call on the same tensors, made before: what was remembered of it is now wrong."""
@@ -45,8 +46,9 @@ class Check:
     def words(self) -> str:
         """What was special about the inputs, for a failure's text."""
         parts = [f"{self.distribution} values" if self.distribution != "normal" else "normally distributed values"]
-        if self.layout != "contiguous":
-            parts.append(f"{self.layout} inputs")
+        layout, one, position = self.layout.partition(":")
+        if layout != "contiguous":
+            parts.append(f"{layout} input {position}" if one else f"{layout} inputs")
         if self.first_seed is not None:
             parts.append("in tensors that held other values at the call before")
         if self.own_stream:
@@ -70,8 +72,9 @@ def plan(problem: Problem, workloads: list[Workload], kind: str) -> list[tuple[W
             checks[case.workload.name].append(Check(case, _secret(), POISONS[index % 2], distribution))
     large = [c for c in cases if c not in small] or small
     for layout in problem.layouts[1:]:
-        for case, distribution in _spread(problem, [*rng.choices(small, k=2), rng.choice(large)], rng):
-            checks[case.workload.name].append(Check(case, _secret(), POISONS[0], distribution, layout))
+        chosen = _spread(problem, [*rng.choices(small, k=2), rng.choice(large)], rng)
+        for (case, distribution), inputs in zip(chosen, _one_by_one(layout, small[0], rng), strict=True):
+            checks[case.workload.name].append(Check(case, _secret(), POISONS[0], distribution, inputs))
     first = small[0]
     repeated = _secret()
     checks[first.workload.name] += [_check(first, repeated, n) for n in range(_REPEATS)]
@@ -137,6 +140,13 @@ def _spread(problem: Problem, cases: list[Case], rng: Random) -> list[tuple[Case
         return rng.choice(named or list(problem.distributions) or ["normal"]) if number else "normal"
 
     return [(case, of(number, case)) for number, case in enumerate(cases)]
+
+
+def _one_by_one(layout: str, case: Case, rng: Random) -> list[str]:
+    """A layout of one input, of another one, and of all: a kernel may look at the first only, and take all to be so."""
+    tensors = [position for position, one in enumerate(case.inputs) if isinstance(one, Spec)]
+    some = rng.sample(tensors, 2) if len(tensors) > 1 else []
+    return [*(f"{layout}:{position}" for position in some), *[layout] * (3 - len(some))]
 
 
 def _generated(problem: Problem, small: list[Case], rng: Random) -> list[Case]:

@@ -63,7 +63,7 @@ def draw(
     distribution: str = "normal",
     layout: str = "contiguous",
 ) -> Guarded:
-    """Make the arguments of one call on `device`."""
+    """Make the arguments of one call on `device`; with a number behind it, `layout` is that of one argument only."""
     args: list[Any] = []
     buffers: list[torch.Tensor] = []
     keys = {int(item.args["key"]) for item in inputs if isinstance(item, Spec) and item.kind == "generated"}
@@ -76,7 +76,8 @@ def draw(
             values = sources[int(item.args["key"])][int(item.args["index"])]
         else:
             values = _values(item, literals, seed * 1_000_003 + position, device, distribution)
-        tensor, buffer = _place(values, getattr(torch, item.dtype), layout, _mark(_INPUT_MARK, len(buffers)))
+        mark = _mark(_INPUT_MARK, len(buffers))
+        tensor, buffer = _place(values, getattr(torch, item.dtype), _layout_of(position, layout), mark)
         args.append(tensor)
         buffers.append(buffer)
     return Guarded(args, buffers)
@@ -184,6 +185,12 @@ def _with_one_large_row(values: torch.Tensor, generator: torch.Generator | None)
 def _mark(first: int, position: int) -> int:
     """A byte for each of up to 32 inputs and outputs: what is copied from beside one of them shows beside another."""
     return first ^ position % 32
+
+
+def _layout_of(position: int, layout: str) -> str:
+    """Of one input, where a layout may be meant for a single one: `strided:1`."""
+    name, one, only = layout.partition(":")
+    return name if not one or int(only) == position else "contiguous"
 
 
 def _place(values: torch.Tensor, dtype: torch.dtype, layout: str, mark: int) -> tuple[torch.Tensor, torch.Tensor]:
