@@ -98,7 +98,7 @@ def test_mutants_are_tried_through_the_same_process(evaluator: LocalEvaluator) -
 def test_a_verdict_carries_isolation_versions_and_checks(evaluator: LocalEvaluator) -> None:
     result = evaluate(evaluator, PLAIN)
     assert result.status == "PASSED"
-    namespaces = {"network", "privileges", "shared memory", "processes"}
+    namespaces = {"network", "privileges", "shared memory", "processes", "system calls"}
     assert set(result.isolation) == {"session", "limits", *namespaces, "landlock"}
     assert set(result.environment) >= {"python", "torch"}
     assert all(w.checks > 3 and w.error_ratio is not None for w in result.workloads)

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -79,6 +80,39 @@ def test_the_network_is_out_of_reach(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         assert inside(tmp_path, lambda: socket.create_connection(address, 1)) in ("PermissionError", "OSError")
+
+
+def no_filter_here() -> bool:
+    return platform.machine() not in ("x86_64", "aarch64")
+
+
+@pytest.mark.skipif(no_filter_here(), reason="the numbers of this processor's system calls are not known")
+def test_sockets_with_a_path_keys_and_rings_are_refused_to_a_candidate(tmp_path: Path) -> None:
+    def refused(attempt: Callable[[], object]) -> str:
+        return inside(tmp_path, attempt, hide_processes=True)
+
+    syscall = ctypes.CDLL(None).syscall
+    keyctl, ring = {"x86_64": 250, "aarch64": 219}.get(platform.machine(), 0), 425
+    room = ctypes.create_string_buffer(120)
+    assert refused(lambda: socket.socket(socket.AF_UNIX)) == "PermissionError"
+    assert refused(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) == "PermissionError"
+    assert refused(lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)) == "PermissionError"
+    assert refused(lambda: socket.socket(40, socket.SOCK_STREAM)) == "PermissionError"  # AF_VSOCK
+    assert refused(lambda: syscall(keyctl, 0, -3, 1)) == "-1"
+    assert refused(lambda: syscall(ring, 1, room)) == "-1"
+
+
+@pytest.mark.skipif(no_filter_here(), reason="the numbers of this processor's system calls are not known")
+def test_sockets_of_its_own_network_and_connected_pairs_are_left_to_a_candidate(tmp_path: Path) -> None:
+    def allowed(attempt: Callable[[], object]) -> str:
+        return inside(tmp_path, lambda: attempt() is not None, hide_processes=True)
+
+    assert allowed(lambda: socket.socketpair()) == "True"
+    assert allowed(lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)) == "True"
+    assert allowed(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) == "True"
+    assert allowed(lambda: socket.socket(socket.AF_INET6)) == "True"
+    assert allowed(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)) == "True"
+    assert allowed(lambda: subprocess.run(["true"], check=True)) == "True"
 
 
 def test_signals_to_others_are_refused(tmp_path: Path) -> None:

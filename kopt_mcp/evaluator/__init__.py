@@ -5,13 +5,13 @@ interpreter. Read in this order; each module's first sentence says what it is ab
 
 In the server:          client, records, strictness; reported, script_report, script_run, shut_in for scripts that judge
                         themselves
-The harness's way:      serving, harness, preparing; verify, then bench; files, machine, spent, faults
+The harness's way:      serving, harness, preparing; verify, then bench; files, own_modules, machine, spent, faults
 What is checked:        checks, inputs, generated, reference, compare, limits, ceilings, mutants
 How it is timed:        arms; held (the harness's clock, on a CPU) with turns and snapshots; claimed (the runner's, on a
                         GPU) with timing, and against lies there: gate, queueing, audit (the harness's clock again),
                         sealing, seals, peeking, loops (the runner watched from outside)
-A runner from outside:  runners, process, zygote, forked, sandbox, channel, answers, shared, on_device, caches,
-                        clearing, binary, trivial
+A runner from outside:  runners, process, zygote, forked, sandbox, system_calls, channel, answers, shared, on_device,
+                        caches, clearing, binary, trivial
 A runner from inside:   runner, candidate, loading, native, watching, lying, outbox, operators
 The device:             device_state, nvml
 Beside the loop:        script (a problem file's own command), target, target_job (what is profiled)

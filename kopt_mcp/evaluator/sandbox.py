@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kopt_mcp.evaluator import system_calls
+
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 _SIGKILL = 9
@@ -83,10 +85,11 @@ def restrict(
     """Apply everything that can be had to the calling process and its future children; return what is in force.
 
     With `hide_processes` its children (not itself) live in a process namespace, where no other process has a number: a
-    candidate must not pin the incumbent to one core, which neither Landlock nor a user namespace prevents. There is no
-    GPU for them then, to go on with what it was given while they are stopped. Without `own_network` the network stays
-    as it is, but for TCP, which Landlock forbids: a tool that watches the process from outside reaches it through an
-    abstract socket, and those belong to a network namespace.
+    candidate must not pin the incumbent to one core, which neither Landlock nor a user namespace prevents. System calls
+    are refused too that a GPU's driver may need (see `system_calls`). There is no GPU for them then, to go on with what
+    it was given while they are stopped. Without `own_network` the network stays as it is, but for TCP, which Landlock
+    forbids: a tool that watches the process from outside reaches it through an abstract socket, and those belong to a
+    network namespace.
     """
     report = {"session": "own", "limits": _limit(limits)}
     if sys.platform != "linux":
@@ -104,6 +107,8 @@ def restrict(
         report["privileges"] = _give_up_privileges(libc, own_users=report["network"] == _OWN_USERS)
     gpus = [] if hide_processes else [str(node) for name in GPU_NODES for node in Path("/dev").glob(name)]
     report["landlock"] = _landlock(libc, readable, [*writable, _OWN_PROC, *DEVICE_NODES, *gpus])
+    if hide_processes:
+        report["system calls"] = system_calls.refuse()
     return report
 
 
