@@ -86,6 +86,13 @@ def test_generated_shapes_are_not_only_the_awkward_ones() -> None:
     assert len(widths - awkward) > 20
 
 
+def test_every_param_that_may_vary_is_once_at_each_of_its_ends() -> None:
+    for _ in range(20):
+        cases = [c.case for of in planned().values() for c in of if c.generated]
+        for name, ends in PROBLEM.vary.items():
+            assert set(ends) <= {case.params[name] for case in cases}
+
+
 def test_every_workload_of_integers_sees_one_value_only_and_the_ends_only() -> None:
     file = PROBLEMS / "histogram.py"
     histogram = load_problem(file.read_bytes(), str(file))

@@ -152,14 +152,18 @@ def _one_by_one(layout: str, case: Case, rng: Random) -> list[str]:
 def _generated(problem: Problem, small: list[Case], rng: Random) -> list[Case]:
     """Workloads at awkward sizes: one, primes, next to powers of two, no multiple of a vector's width.
 
-    Some are of any size instead: the awkward ones are known to whoever reads this.
+    Some are of any size instead: the awkward ones are known to whoever reads this. The first, which sees normal values,
+    on which what is left out shows best, is as large as may be, and each param is once as small.
     """
     if not problem.vary:
         return []
+    smallest = {name: rng.randrange(1, _GENERATED_SHAPES) for name in problem.vary}
     made = []
     for number in range(_GENERATED_SHAPES):
         size = _awkward if number % 2 else Random.randint
         override = {name: size(rng, low, high) for name, (low, high) in problem.vary.items()}
+        override |= {name: low for name, (low, _) in problem.vary.items() if smallest[name] == number}
+        override |= {name: high for name, (_, high) in problem.vary.items() if number == 0}
         made.append(problem.case(rng.choice(small).workload, **override))
     return made
 
