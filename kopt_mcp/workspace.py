@@ -228,9 +228,11 @@ class Workspace:
     def reviewed(self, path: Path) -> bool:
         """Whether git has a file and it is as it was committed.
 
-        The bytes are compared here: git itself can be told to overlook that a file has changed.
+        The bytes are compared here: git itself can be told to overlook that a file has changed, and to show another in
+        its place.
         """
-        git = ["git", "-C", str(path.parent), "cat-file", "blob", f"HEAD:./{path.name}"]
+        where = ["git", "--no-replace-objects", "-C", str(path.parent)]
+        git = [*where, "cat-file", "blob", f"HEAD:./{path.name}"]
         try:
             committed = subprocess.run(git, capture_output=True, timeout=10, check=False)
             now = path.read_bytes()

@@ -68,6 +68,19 @@ def test_a_change_that_git_was_told_to_overlook_is_seen(tracked: Project, flag: 
     assert tracked.baseline().problem == "unreviewed"
 
 
+def test_what_git_was_told_to_show_in_a_files_place_is_not_what_was_committed(tracked: Project) -> None:
+    problem = tracked.root / "test_softmax.py"
+    problem.write_text("# declares an easier problem\n")
+    git(tracked, "hash-object", "-w", "test_softmax.py")
+    git(tracked, "replace", "HEAD:test_softmax.py", hash_of_blob(problem.read_bytes()))
+    assert tracked.baseline().problem == "unreviewed"
+
+
+def hash_of_blob(data: bytes) -> str:
+    """Git's name for these bytes."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
 def test_a_problem_that_is_only_staged_is_not_tracked(tracked: Project) -> None:
     (tracked.root / "test_softmax.py").write_text("# declares another problem\n")
     git(tracked, "add", "test_softmax.py")
