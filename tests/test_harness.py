@@ -90,6 +90,14 @@ def test_a_module_of_the_problem_is_its_source_and_nothing_compiled_beside_it(
     assert judged_by(evaluator, tmp_path, TRIPLING, keep_time=True) == "INCORRECT_NUMERICAL"
 
 
+def test_a_problem_says_which_modules_of_the_users_own_it_imported(evaluator: LocalEvaluator, tmp_path: Path) -> None:
+    assert judged_by(evaluator, tmp_path, DOUBLING) == "PASSED"
+    problem = tmp_path / "test_twice.py"
+    seen = evaluator.describe(problem, digest(problem), "cpu").modules
+    assert seen == {str(tmp_path / "own_reference.py"): digest(tmp_path / "own_reference.py")}
+    assert evaluator.describe(SOFTMAX, digest(SOFTMAX), "cpu").modules == {}
+
+
 def test_mutants_are_tried_through_the_same_process(evaluator: LocalEvaluator) -> None:
     found = evaluator.check_problem(SOFTMAX, digest(SOFTMAX), "cpu", Watch())
     assert all(m.caught for m in found)

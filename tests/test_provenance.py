@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from fakes import Project, kernel
 from mcp import Client
 from mcp.types import ElicitResult
 
-from kopt_mcp.errors import InputRefused, ProblemInvalid
+from kopt_mcp.errors import GuardRefused, InputRefused, ProblemInvalid
 from kopt_mcp.evaluator.records import Mutant
 from kopt_mcp.events import BaselineData
 from kopt_mcp.server import create_server
@@ -100,6 +101,24 @@ def test_what_the_problem_imports_counts_too(tracked: Project) -> None:
     assert begun.problem == "unreviewed"
     assert '"shapes.py": ' in begun.to_accept
     assert '"test_softmax.py": ' not in begun.to_accept
+
+
+def test_what_the_problem_was_seen_to_import_counts_too_and_must_stay_as_it_is(tracked: Project) -> None:
+    own = tracked.root / "src" / "own_reference.py"
+    own.parent.mkdir()
+    own.write_text("# an easier reference\n")
+    seen = {str(own): hashlib.sha256(own.read_bytes()).hexdigest(), "/elsewhere/library.py": "0" * 64}
+    tracked.evaluator.problem = dataclasses.replace(tracked.evaluator.problem, modules=seen)
+    begun = tracked.baseline()
+    assert begun.problem == "unreviewed"
+    assert "src/own_reference.py" in begun.to_accept
+    own.write_text("# the easiest reference\n")
+    with pytest.raises(GuardRefused, match=r"src/own_reference\.py was"):
+        tracked.loop.diagnose(begun.experiment)
+    own.write_text("# an easier reference\n")
+    git(tracked, "add", "src")
+    git(tracked, "commit", "-q", "-m", "the reference")
+    assert tracked.loop.diagnose(begun.experiment).problem == "tracked"
 
 
 def test_an_experiment_becomes_tracked_when_its_problem_is_committed(tracked: Project) -> None:

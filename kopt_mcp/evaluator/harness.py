@@ -126,7 +126,8 @@ class Harness:
             case = problem.case(workload)
             certain = "bytes" in problem.certain
             infos.append(WorkloadInfo(workload.name, workload.dtype, workload.timed, case.bytes, case.flops, certain))
-        return ProblemInfo(problem.name, problem.entry, problem.bound, tuple(infos))
+        modules = next((noted for known, noted in self._problems.values() if known is problem), {})
+        return ProblemInfo(problem.name, problem.entry, problem.bound, tuple(infos), dict(modules.values()))
 
     def ceilings(self) -> Ceilings:
         """What this device can reach; measured once per process."""

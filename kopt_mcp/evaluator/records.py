@@ -82,6 +82,8 @@ class ProblemInfo:
     entry: str
     bound: Bound
     workloads: tuple[WorkloadInfo, ...]
+    modules: dict[str, str] = field(default_factory=dict)
+    """Files of the user's own that it was seen to import, by absolute path, each with its hash."""
 
 
 @dataclass(frozen=True)

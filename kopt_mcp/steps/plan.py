@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,12 +90,12 @@ def plan(tools: Tools, arguments: Mapping[str, Any], said: Said, earlier: Mappin
         raise InputRefused(f"{shown} is nested too deeply to be read; nothing was created.") from error
     task = take(space, config, kernel, body)
     device, problem, notes = _place(tools, config, kernel, task, watch)
+    task, problem = _with_modules(space, task, problem, kernel)
     infos = metrics.chosen(problem, config.workloads)
     metric = config.target_metric or metrics.default_metric(problem)
     metrics.check_countable(metric, infos)
-    review, accepted_by = _review(
-        space, task.files, {"kopt.yaml": config.accepted_problems, "elicitation": said.problem, "earlier": earlier}
-    )
+    accepted: dict[Accepted, Mapping[str, str]] = {"kopt.yaml": config.accepted_problems, "elicitation": said.problem}
+    review, accepted_by = _review(space, {**task.modules, **task.files}, {**accepted, "earlier": earlier})
     if task.format == "functions" or not task.files:  # what it is stands in no file that somebody could have read
         review, accepted_by = "unreviewed", ""
     return Plan(config, shown, data, normal, shaped, task, problem, device, metric, notes, review, accepted_by)
@@ -129,6 +129,14 @@ def _place(
             raise error from None
         note = f"the problem has workloads for the CPU only; running there, not on {first.name}."
         return _with_versions(tools, host), problem, (note,)
+
+
+def _with_modules(space: Workspace, task: Task, problem: ProblemInfo, kernel: Path) -> tuple[Task, ProblemInfo]:
+    """What the problem was seen to import is a part of it, wherever in the project it lies."""
+    seen = {Path(path).resolve(): sha256 for path, sha256 in problem.modules.items()}
+    inside = {space.relative(path): sha256 for path, sha256 in seen.items() if path.is_relative_to(space.root)}
+    modules = {path: sha256 for path, sha256 in inside.items() if path not in (*task.files, space.relative(kernel))}
+    return replace(task, modules=modules), replace(problem, modules={})
 
 
 def _describe(tools: Tools, task: Task, kernel: str, device: Device, watch: Watch) -> ProblemInfo:

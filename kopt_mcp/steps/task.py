@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kopt_mcp.arguments import shown
@@ -39,6 +39,8 @@ class Task:
     trust: Trust = "measured"
     foreign: Recognition | None = None
     """What a problem file has to be written for."""
+    modules: dict[str, str] = field(default_factory=dict)
+    """Hash of what it was seen to import by ways that its text does not tell, by path in the project."""
     doubt: str = ""
     """Why no other format fits, where it is not certain that the file is a problem."""
 
