@@ -10,6 +10,7 @@ from kopt_mcp.evaluator import mutants
 from kopt_mcp.evaluator.compare import BadReference
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.records import Mutant
+from kopt_mcp.evaluator.reference import expected_outputs
 from kopt_mcp.problem import Problem, Tolerance, Workload
 
 
@@ -67,6 +68,15 @@ def test_a_problem_that_updates_in_place_is_not_offered_its_input_back() -> None
         x.mul_(2)
 
     assert "input returned" not in check(problem(reference=reference, mutates=(0,)))
+
+
+def test_what_a_reference_updates_in_place_is_no_measure_of_rounding() -> None:
+    """In float64 nothing has to be widened: the copies that rounding is judged by must be copies all the same."""
+    file = PROBLEMS / "step_double.py"
+    step = load_problem(file.read_bytes(), str(file))
+    (expected,) = expected_outputs(step, step.case(step.workloads[0]), 5, "cpu")
+    assert float(expected.sensitivity.max()) < 1e-14
+    assert all(m.caught for m in check(step).values())
 
 
 def test_integer_outputs_have_mutants_too() -> None:
