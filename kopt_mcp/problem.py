@@ -38,7 +38,8 @@ DISTRIBUTIONS = ("normal", "tiny", "large", "mixed", "equal", "outlier", "altern
 mean cancels. Integers are drawn `equal`, `sorted` and `alternating` (only the two ends) too, within their bounds."""
 
 LAYOUTS = ("contiguous", "strided", "offset")
-"""`strided`: a column slice of a wider tensor; `offset`: starts one element past an aligned address."""
+"""`strided`: a column slice of a tensor that is wider by a whole vector or (`ragged`) by less; `offset`: starts one
+element past an aligned address. Each is tried on one input alone too."""
 
 
 class ProblemError(ValueError):

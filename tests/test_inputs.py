@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kopt_mcp.evaluator import reference
-from kopt_mcp.evaluator.inputs import GUARD, draw, room
+from kopt_mcp.evaluator.inputs import GAPS, GUARD, draw, room
 from kopt_mcp.problem import DISTRIBUTIONS, LAYOUTS, Make
 
 MAKE = Make("float32")
@@ -89,13 +89,14 @@ def test_scalars_and_empty_tensors_can_be_drawn(distribution: str) -> None:
     assert only(distribution=distribution, recipes=[MAKE.normal(0, 4)]).shape == (0, 4)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS, "ragged"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_a_layout_changes_the_memory_and_not_the_values(layout: str, dtype: str) -> None:
     recipes: list[object] = [Make(dtype).normal(5, 33)]
     drawn = only(layout=layout, recipes=recipes)
     assert torch.equal(drawn, only(recipes=recipes))
-    assert drawn.is_contiguous() == (layout != "strided")
+    assert drawn.is_contiguous() == (layout not in GAPS)
+    assert drawn.stride() == (33 + GAPS.get(layout, 0), 1)
     assert (drawn.data_ptr() % 16 == 0) == (layout != "offset")
 
 

@@ -12,6 +12,7 @@ from kopt_mcp.evaluator import checks as planning
 from kopt_mcp.evaluator import verify
 from kopt_mcp.evaluator.checks import PUBLIC_SEED, Check
 from kopt_mcp.evaluator.harness import load_problem
+from kopt_mcp.evaluator.inputs import GAPS
 from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.runners import Place
 from kopt_mcp.evaluator.zygote import Zygote
@@ -70,7 +71,7 @@ def test_layouts_and_generated_shapes_see_ordinary_values_and_some_that_tell() -
     checks = [c for of in planned().values() for c in of]
     telling = {"mixed", "large", "outlier", "shifted"}
     for special in (
-        [c.distribution for c in checks if c.layout == "strided"],
+        [c.distribution for c in checks if c.layout in GAPS],
         [c.distribution for c in checks if c.layout == "offset"],
         [c.distribution for c in checks if c.generated],
     ):
@@ -108,19 +109,19 @@ def test_every_workload_is_called_on_tensors_that_an_earlier_call_has_seen() -> 
 
 
 def test_every_layout_is_tried_somewhere_and_at_shapes_that_chance_chooses() -> None:
-    assert {c.layout for checks in planned().values() for c in checks} == set(LAYOUTS)
-    chosen = {
-        name for _ in range(20) for name, checks in planned().items() if any(c.layout == "strided" for c in checks)
-    }
+    assert {c.layout for checks in planned().values() for c in checks} == {*LAYOUTS, "ragged"}
+    chosen = {name for _ in range(20) for name, checks in planned().items() if any(c.layout in GAPS for c in checks)}
     assert len(chosen) > 2
 
 
 def test_of_several_inputs_one_alone_has_a_layout_then_another_and_then_all() -> None:
     file = PROBLEMS / "difference.py"
     difference = load_problem(file.read_bytes(), str(file))
-    for layout in LAYOUTS[1:]:
-        found = [c.layout for checks in planned(difference).values() for c in checks if c.layout.startswith(layout)]
-        assert sorted(found) == [layout, f"{layout}:0", f"{layout}:1"]
+    of = [c.layout.partition(":") for checks in planned(difference).values() for c in checks]
+    for layouts in (set(GAPS), {"offset"}):
+        found = [(layout, position) for layout, _, position in of if layout in layouts]
+        assert sorted(position for _, position in found) == ["", "0", "1"]
+        assert {layout for layout, position in found if position} == layouts
 
 
 def test_on_a_gpu_one_call_is_made_on_another_stream() -> None:
@@ -166,7 +167,8 @@ def test_a_large_workload_is_checked_less_often_but_not_on_harmless_values_only(
     public, reused, *others = (c.distribution for c in checks if c.layout == "contiguous")
     assert (public, others) == ("normal", ["mixed", CALM])
     assert reused in ("mixed", "large", "outlier", "shifted")
-    assert [c.layout for c in checks if c.layout != "contiguous"] == ["strided", "offset"]
+    gaps, offset = (c.layout for c in checks if c.layout != "contiguous")
+    assert (gaps in GAPS, offset) == (True, "offset")
 
 
 def test_words_say_what_was_special() -> None:

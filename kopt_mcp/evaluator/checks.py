@@ -143,10 +143,17 @@ def _spread(problem: Problem, cases: list[Case], rng: Random) -> list[tuple[Case
 
 
 def _one_by_one(layout: str, case: Case, rng: Random) -> list[str]:
-    """A layout of one input, of another one, and of all: a kernel may look at the first only, and take all to be so."""
+    """A layout of one input, of another one, and of all: a kernel may look at the first only, and take all to be so.
+
+    Rows that lie apart do so by a whole vector and by less than one.
+    """
+    kinds = ["strided", "ragged"] if layout == "strided" else [layout, layout]
+    rng.shuffle(kinds)
     tensors = [position for position, one in enumerate(case.inputs) if isinstance(one, Spec)]
-    some = rng.sample(tensors, 2) if len(tensors) > 1 else []
-    return [*(f"{layout}:{position}" for position in some), *[layout] * (3 - len(some))]
+    if len(tensors) > 1:
+        alone = zip(kinds, rng.sample(tensors, 2), strict=True)
+        return [*(f"{kind}:{position}" for kind, position in alone), rng.choice(kinds)]
+    return [*kinds, rng.choice(kinds)]
 
 
 def _generated(problem: Problem, small: list[Case], rng: Random) -> list[Case]:

@@ -19,6 +19,8 @@ GUARD = 256
 """Bytes of red zone on each side of an input, and of an output of a C function."""
 _INPUT_MARK, _OUTPUT_MARK = 0xA5, 0x5A
 """What the red zones of the first input, and of the first output of a C function, hold; see `_mark`."""
+GAPS = {"strided": 8, "ragged": 3}
+"""Elements between one row and the next, by layout: a whole vector, and no multiple of any."""
 _LARGE_PIECE = 16
 """Most elements of a row that are large where one row is to be, and the share of a long row that they are at most."""
 
@@ -196,8 +198,8 @@ def _layout_of(position: int, layout: str) -> str:
 def _place(values: torch.Tensor, dtype: torch.dtype, layout: str, mark: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Copy `values`, rounded to `dtype`, into a fresh buffer with red zones, in the layout asked for."""
     shape = tuple(values.shape)
-    if layout == "strided" and values.dim() >= 1 and values.numel():
-        tensor, buffer = _embed((*shape[:-1], shape[-1] + 8), dtype, values.device, 0, mark)
+    if layout in GAPS and values.dim() >= 1 and values.numel():
+        tensor, buffer = _embed((*shape[:-1], shape[-1] + GAPS[layout]), dtype, values.device, 0, mark)
         tensor = tensor[..., : shape[-1]]
     else:
         tensor, buffer = _embed(shape, dtype, values.device, dtype.itemsize if layout == "offset" else 0, mark)
