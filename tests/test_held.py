@@ -12,6 +12,7 @@ import pytest
 import torch
 from evaluating import PROBLEMS
 
+from kopt_mcp.evaluator import held
 from kopt_mcp.evaluator.arms import Arm, Timed
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.harness import load_problem
@@ -224,3 +225,24 @@ def test_who_was_looked_at_may_be_looked_at_again_in_the_same_visit(
         visits.append(tuple(looks))
     assert all(any(visit) for visit in visits)
     assert {(True, True, True), (True, False, False), (False, True, True), (False, False, True)} <= set(visits)
+
+
+def test_values_that_were_prepared_are_used_after_others_were_drawn_like_those_of_any_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A candidate can see how long it waits between two calls, and hard values take longer to be drawn."""
+    drawn: list[str] = []
+
+    def noted(recipes: Any, literals: Any, seed: int, device: str, distribution: str) -> Any:
+        drawn.append(distribution)
+        return draw(recipes, literals, seed, device, distribution)
+
+    monkeypatch.setattr(held, "draw", noted)
+    sampler = Held(SOFTMAX, SMALL, EVICTOR, 0.0, Random(0))
+    sampler.prepare(7, "outlier")
+    sampler._inputs(6, "normal")
+    found = sampler._inputs(7, "outlier")
+    assert drawn == ["outlier", "normal", "normal"]
+    assert torch.equal(found.args[0], draw(SMALL.inputs, SMALL.literals, 7, "cpu", "outlier").args[0])
+    sampler._inputs(7, "outlier")
+    assert drawn[3:] == ["outlier"]

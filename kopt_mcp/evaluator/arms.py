@@ -53,6 +53,9 @@ class Sampler(Protocol):
     def wake_up(self, arm: Arm, seed: int) -> Timed:
         """A call that does not count, beside other arms'."""
 
+    def prepare(self, seed: int, distribution: str) -> None:
+        """Told before a visit what a call of `one` in it will be on: no pause before that call may tell of it."""
+
     def one(self, arm: Arm, seed: int, distribution: str) -> Timed:
         """One timed call with its outputs."""
 

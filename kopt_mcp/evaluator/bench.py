@@ -96,6 +96,8 @@ class WorkloadBench:
         """Times of the calls that count and were seen to be right."""
         self._right_on_hard: list[float] = []
         """Times of those on hard values, which do not count, between them."""
+        self._next_hard: tuple[int, str] | None = None
+        """Seed and distribution of the next of these."""
 
     def warm_up(self) -> None:
         """Compile, fill caches, and check one output of each arm."""
@@ -192,6 +194,7 @@ class WorkloadBench:
         with self._blamed(candidate):
             self._sampler.require_plausible(self._arms)
             # Behind as many calls as may be: a pause and the hard values after it would be known by one another.
+            self._prepare_hard_values()
             self._timed(candidate, self._seeds()[: self._random.randrange(self._calls)])
             self._look_at_hard_values(candidate)
         self._audited()
@@ -240,6 +243,8 @@ class WorkloadBench:
     def _visit(self, arm: Arm) -> list[float]:
         """A few timed calls of one arm; some are checked."""
         seeds = self._seeds()
+        if arm is self._arms[0]:
+            self._prepare_hard_values()
         with self._blamed(arm):
             if arm is self._arms[0] and self._right and self._hard_values_are_due():
                 cut = self._random.randrange(len(seeds))
@@ -271,12 +276,19 @@ class WorkloadBench:
     def _look_at_hard_values(self, arm: Arm) -> None:
         """One call more, which does not count, between calls that do: a candidate must be right on such values there,
         not only at the first call and at the last. What is right is found out afterwards: no pause announces it."""
-        for distribution in (self._hard(), "normal"):
-            timed = self._sampler.one(arm, new_seed(), distribution)
+        chosen, self._next_hard = self._next_hard or (new_seed(), self._hard()), None
+        for seed, distribution in (chosen, (new_seed(), "normal")):
+            timed = self._sampler.one(arm, seed, distribution)
             with suppress(BadReference):
                 self._compare(arm, timed)
                 self._right_on_hard.append(timed.us)
                 break
+
+    def _prepare_hard_values(self) -> None:
+        """Ahead of each visit, whether it will have a call on them or not."""
+        if self._next_hard is None:
+            self._next_hard = (new_seed(), self._hard())
+            self._sampler.prepare(*self._next_hard)
 
     def _hard_values_are_due(self) -> bool:
         """By chance, or until a call on them was seen to be right that was as fast as those that count: who takes a

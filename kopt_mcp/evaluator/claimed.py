@@ -55,6 +55,9 @@ class Claimed:
         self._takes(arm, [claim])
         return timed
 
+    def prepare(self, seed: int, distribution: str) -> None:
+        """See `Sampler`: here the runner draws, and is told the distribution with the call."""
+
     def one(self, arm: Arm, seed: int, distribution: str) -> Timed:
         """See `Sampler`."""
         claim, timed = self._sample(arm, seed, keep=True, distribution=distribution)
