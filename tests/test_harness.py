@@ -98,6 +98,48 @@ def test_a_problem_says_which_modules_of_the_users_own_it_imported(evaluator: Lo
     assert evaluator.describe(SOFTMAX, digest(SOFTMAX), "cpu").modules == {}
 
 
+REGISTERED = """import enum, torch
+class Mode(enum.Enum):
+    TWICE = 2
+LIBRARY = torch.library.Library("kopt_test_own", "DEF")
+LIBRARY.define("twice(Tensor x) -> Tensor")
+LIBRARY.impl("twice", lambda x: Mode.TWICE.value * x, "CompositeExplicitAutograd")
+"""
+WITH_AN_OPERATOR = """import pickle, torch
+import sys; sys.path.append({folder!r})
+import own_operators
+from own_operators import Mode
+from kopt_mcp.problem import Problem, Workload
+def reference(x):
+    from own_factor import FACTOR
+    assert pickle.loads(pickle.dumps(Mode.TWICE)) is own_operators.Mode.TWICE
+    return FACTOR * torch.ops.kopt_test_own.twice(x)
+PROBLEM = Problem(name="twice", reference=reference, inputs=lambda make, n: [make.normal(n)],
+    workloads=[Workload({{"n": 64}})], bytes="8 * n", flops="n", bound="memory")
+"""
+
+
+def test_two_problems_may_import_a_module_that_gives_torch_operators_and_one_may_change(
+    evaluator: LocalEvaluator, tmp_path: Path
+) -> None:
+    (tmp_path / "own_operators.py").write_text(REGISTERED, encoding="utf-8")
+    (tmp_path / "own_factor.py").write_text("FACTOR = 1\n", encoding="utf-8")
+    kernel, one, other = (tmp_path / name for name in ("kernel.py", "test_one.py", "test_other.py"))
+    kernel.write_text("def twice(x):\n    return x + x\n", encoding="utf-8")
+    one.write_text(WITH_AN_OPERATOR.format(folder=str(tmp_path)), encoding="utf-8")
+    other.write_text(one.read_text() + "# the other\n", encoding="utf-8")
+    assert [evaluate(evaluator, kernel, problem).status for problem in (one, SOFTMAX, other, one)] == [
+        "PASSED",
+        "COMPILE_ERROR",  # it has no such function
+        "PASSED",
+        "PASSED",
+    ]
+    one.write_text(one.read_text() + "# changed\n", encoding="utf-8")
+    assert evaluate(evaluator, kernel, one).status == "PASSED"
+    (tmp_path / "own_factor.py").write_text("FACTOR = 3\n", encoding="utf-8")
+    assert evaluate(evaluator, kernel, one).status == "INCORRECT_NUMERICAL"
+
+
 def test_mutants_are_tried_through_the_same_process(evaluator: LocalEvaluator) -> None:
     found = evaluator.check_problem(SOFTMAX, digest(SOFTMAX), "cpu", Watch())
     assert all(m.caught for m in found)

@@ -110,6 +110,7 @@ class LocalEvaluator:
     def evaluate(self, job: Job, watch: Watch) -> Evaluation:
         """See `Evaluator`."""
         if job.kind != "verify":
+            self.describe(Path(job.problem), job.problem_sha256, job.device)  # a fresh harness is told the ceilings too
             self.ceilings(job.device, watch)
         return self._ask(Evaluation, job.device, {"op": "evaluate", "job": asdict(job)}, watch)
 
@@ -126,17 +127,25 @@ class LocalEvaluator:
 
     def _ask(self, kind: type[_T], device: str, request: dict[str, Any], watch: Watch) -> _T:
         with self._turn(device, watch):
-            harness = self._harnesses.get(device)
-            if harness is None or not harness.alive():
-                watch.progress(0.0, "starting the evaluator")
-                harness = self._harnesses[device] = _HarnessProcess(self._python(), device)
             try:
-                with watch.ending(harness.kill):
-                    result = harness.request(request, watch)
+                result = self._answer(device, request, watch)
             except Cancelled:
                 self._harnesses.pop(device, None)
                 raise
         return TypeAdapter(kind).validate_python(result)
+
+    def _answer(self, device: str, request: dict[str, Any], watch: Watch) -> Any:
+        """By the harness that runs, or by a fresh one where there is none, or that has outlived its problem."""
+        harness = self._harnesses.get(device)
+        if harness is None or not harness.alive():
+            watch.progress(0.0, "starting the evaluator")
+            harness = self._harnesses[device] = _HarnessProcess(self._python(), device)
+        with watch.ending(harness.kill):
+            try:
+                return harness.request(request, watch)
+            except _Outlived:
+                harness.kill()
+        return self._answer(device, request, watch)
 
     @contextlib.contextmanager
     def _turn(self, device: str, watch: Watch) -> Iterator[None]:
@@ -150,6 +159,10 @@ class LocalEvaluator:
             yield
         finally:
             lock.release()
+
+
+class _Outlived(Exception):
+    """The request is for a fresh harness."""
 
 
 class _HarnessProcess:
@@ -193,6 +206,7 @@ class _HarnessProcess:
 
         Raises:
             KoptError: of the kind that the harness names; `Cancelled` where the watch was cancelled.
+            _Outlived: this harness cannot answer it, and has ended.
         """
         try:
             self._channel.send(request)
@@ -203,6 +217,8 @@ class _HarnessProcess:
             if watch.cancelled:
                 raise Cancelled("the call was cancelled; the experiment is where it was before it.") from None
             raise self._death(error) from error
+        if message["event"] == "outlived":
+            raise _Outlived
         if message["event"] == "error":
             raise _ERRORS.get(message["kind"], EvaluatorFailed)(message["text"])
         return message["result"]

@@ -115,9 +115,21 @@ class Harness:
             HarnessError: the file changed, does not load, or declares no `PROBLEM`.
         """
         content, key = read(path, expected_sha256, "problem"), (path, expected_sha256)
-        if key not in self._problems or not own_modules.unchanged(self._problems[key][1]):
+        if not self._loaded(key):
             self._problems[key] = own_modules.noting(lambda: load_problem(content, path))
         return self._problems[key][0]
+
+    def outlived(self, path: str, expected_sha256: str) -> bool:
+        """Whether this problem is one for a fresh process: it is to be loaded, and another load brought modules of the
+        user's own.
+
+        These can be imported again, but what they did cannot be undone: operators that they gave to torch are there
+        already, and objects of their classes are none of the classes that now have these names.
+        """
+        return own_modules.imported() and not self._loaded((path, expected_sha256))
+
+    def _loaded(self, key: tuple[str, str]) -> bool:
+        return key in self._problems and own_modules.unchanged(self._problems[key][1])
 
     def describe(self, problem: Problem) -> ProblemInfo:
         """What the problem declares for this device."""

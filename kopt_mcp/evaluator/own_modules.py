@@ -62,6 +62,11 @@ def noting(load: Callable[[], T]) -> tuple[T, Noted]:
         _added[:] = [entry for entry in sys.path if entry not in before]
 
 
+def imported() -> bool:
+    """Whether such modules are in this process's memory."""
+    return bool(_noted)
+
+
 def unchanged(noted: Noted) -> bool:
     """Whether these files are still what was imported from them."""
     return all(_hash(path) == then for path, then in noted.values())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -45,21 +47,33 @@ def answer(harness: Harness, request: dict[str, Any], said: Said) -> Any:
     return asdict(harness.evaluate(problem, job, said))
 
 
+def _outlived(harness: Harness | None, request: dict[str, Any]) -> bool:
+    """See `Harness`."""
+    job = request.get("job", {})
+    path, digest = job.get("problem", request.get("problem")), job.get("problem_sha256", request.get("sha256"))
+    return harness is not None and path is not None and harness.outlived(str(path), str(digest))
+
+
+def _requests(channel: Channel) -> Iterator[dict[str, Any]]:
+    with contextlib.suppress(ChannelClosed):
+        while True:
+            yield channel.receive()
+
+
 def _names(workloads: list[str] | None) -> tuple[str, ...] | None:
     return None if workloads is None else tuple(workloads)
 
 
 def serve(channel: Channel, device: str, folder: Path, fork: bool = True) -> None:
-    """Answer requests until the server closes the channel; `fork` as for `Harness`."""
+    """Answer requests until the server closes the channel, or one is for a fresh process; `fork` as for `Harness`."""
     harness: Harness | None = None
 
     def said(fraction: float, text: str) -> None:
         channel.send({"event": "progress", "fraction": round(fraction, 3), "text": text})
 
-    while True:
-        try:
-            request = channel.receive()
-        except ChannelClosed:
+    for request in _requests(channel):
+        if _outlived(harness, request):
+            channel.send({"event": "outlived"})
             break
         try:
             harness = harness or Harness(device, folder, fork)
