@@ -98,6 +98,40 @@ def test_a_problem_says_which_modules_of_the_users_own_it_imported(evaluator: Lo
     assert evaluator.describe(SOFTMAX, digest(SOFTMAX), "cpu").modules == {}
 
 
+LOADING = """import importlib.util, os, sys
+def load():
+    path = os.path.join(os.path.dirname(__file__), "own_reference.py")
+    spec = importlib.util.spec_from_file_location("own_reference", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+reference = load().reference
+"""
+FINDING = """import importlib.util, os, sys
+class Finder:  # as an editable install has one
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        file = os.path.join(os.path.dirname(__file__), name + ".py")
+        return importlib.util.spec_from_file_location(name, file) if name == "own_reference" else None
+sys.meta_path.append(Finder)
+from own_reference import reference
+"""
+
+
+@pytest.mark.parametrize("way", [LOADING, FINDING], ids=["by a loader", "by a finder of its own"])
+def test_a_module_that_is_not_found_on_the_path_is_noted_too_and_taken_from_its_source(
+    evaluator: LocalEvaluator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    rest = IMPORTING[IMPORTING.index("from kopt_mcp") :]
+    monkeypatch.setattr(sys.modules[__name__], "IMPORTING", way + rest)
+    module, problem = tmp_path / "own_reference.py", tmp_path / "test_twice.py"
+    module.write_text(DOUBLING, encoding="utf-8")
+    py_compile.compile(str(module), doraise=True)
+    assert judged_by(evaluator, tmp_path, TRIPLING, keep_time=True) == "INCORRECT_NUMERICAL"
+    assert evaluator.describe(problem, digest(problem), "cpu").modules == {str(module): digest(module)}
+    assert judged_by(evaluator, tmp_path, DOUBLING, keep_time=True) == "PASSED"
+
+
 REGISTERED = """import enum, torch
 class Mode(enum.Enum):
     TWICE = 2

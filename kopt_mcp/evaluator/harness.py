@@ -139,7 +139,8 @@ class Harness:
             certain = "bytes" in problem.certain
             infos.append(WorkloadInfo(workload.name, workload.dtype, workload.timed, case.bytes, case.flops, certain))
         modules = next((noted for known, noted in self._problems.values() if known is problem), {})
-        return ProblemInfo(problem.name, problem.entry, problem.bound, tuple(infos), dict(modules.values()))
+        files = {path: sha256 for (_, path), sha256 in modules.items()}
+        return ProblemInfo(problem.name, problem.entry, problem.bound, tuple(infos), files)
 
     def ceilings(self) -> Ceilings:
         """What this device can reach; measured once per process."""

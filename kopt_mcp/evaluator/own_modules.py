@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
@@ -26,22 +27,28 @@ from kopt_mcp.evaluator import sandbox
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 T = TypeVar("T")
-Noted = dict[str, tuple[str, str]]
-"""By the name of a module, its file and the hash of that."""
+Noted = dict[tuple[str, str], str]
+"""By a module's name and file, the hash of that."""
 _noted: Noted = {}
 """Since the last load began."""
 _added: list[str] = []
 """What that put on the path."""
 
 
-class _FromSource(SourceFileLoader):
-    """Never from a `__pycache__`: whoever writes there decides what runs, whatever the source says."""
+_as_ever = SourceFileLoader.get_code
 
-    def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        data = self.get_data(path)
-        _noted[fullname] = path, sha256(data).hexdigest()
-        return self.source_to_code(data, path)
+
+def _from_source(loader: SourceFileLoader, fullname: str) -> CodeType | None:
+    """Never from a `__pycache__`: whoever writes there decides what runs, whatever the source says.
+
+    All ways to a module's source come through here: the path, an editable install's own finder, a loader by hand.
+    """
+    path = loader.get_filename(fullname)
+    if not _is_own(str(Path(path).resolve().parent)):
+        return _as_ever(loader, fullname)
+    data = loader.get_data(path)
+    _noted[fullname, path] = sha256(data).hexdigest()
+    return loader.source_to_code(data, path)
 
 
 def noting(load: Callable[[], T]) -> tuple[T, Noted]:
@@ -51,7 +58,8 @@ def noting(load: Callable[[], T]) -> tuple[T, Noted]:
     if _finder not in sys.path_hooks:
         sys.path_hooks.insert(0, _finder)
         sys.path_importer_cache.clear()
-    for name in _noted:
+        SourceFileLoader.get_code = _from_source  # type: ignore[method-assign, assignment]
+    for name, _ in _noted:
         sys.modules.pop(name, None)
     sys.path[:] = before = [entry for entry in sys.path if entry not in _added]
     importlib.invalidate_caches()
@@ -69,7 +77,7 @@ def imported() -> bool:
 
 def unchanged(noted: Noted) -> bool:
     """Whether these files are still what was imported from them."""
-    return all(_hash(path) == then for path, then in noted.values())
+    return all(_hash(path) == then for (_, path), then in noted.items())
 
 
 def _hash(path: str) -> str:
@@ -82,7 +90,12 @@ def _hash(path: str) -> str:
 def _finder(entry: str) -> FileFinder:
     """What finds modules in a folder of the user's own; ImportError for all other places."""
     folder = Path(entry or ".").resolve()
-    others = [str(_PACKAGE), *sandbox.interpreter_folders()]
-    if not folder.is_dir() or any(folder.is_relative_to(other) for other in others):
+    if not folder.is_dir() or not _is_own(str(folder)):
         raise ImportError(f"{entry} is not the user's own", path=entry)
-    return FileFinder(entry, (_FromSource, SOURCE_SUFFIXES), (ExtensionFileLoader, EXTENSION_SUFFIXES))
+    return FileFinder(entry, (SourceFileLoader, SOURCE_SUFFIXES), (ExtensionFileLoader, EXTENSION_SUFFIXES))
+
+
+@cache
+def _is_own(folder: str) -> bool:
+    others = [str(_PACKAGE), *sandbox.interpreter_folders()]
+    return not any(Path(folder).is_relative_to(other) for other in others)
