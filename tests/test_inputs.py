@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from kopt_mcp.evaluator import reference
+from kopt_mcp.evaluator import inputs, reference
 from kopt_mcp.evaluator.inputs import GAPS, GUARD, draw, room
 from kopt_mcp.problem import DISTRIBUTIONS, LAYOUTS, Make
 
@@ -87,6 +87,19 @@ def test_of_several_distributions_every_row_is_of_one_and_which_is_drawn() -> No
 def test_scalars_and_empty_tensors_can_be_drawn(distribution: str) -> None:
     assert only(distribution=distribution, recipes=[MAKE.normal()]).shape == ()
     assert only(distribution=distribution, recipes=[MAKE.normal(0, 4)]).shape == (0, 4)
+
+
+def test_of_several_distributions_each_is_computed_for_its_own_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def reshape(rows: torch.Tensor, name: str, _: object) -> torch.Tensor:
+        seen.append((name, len(rows)))
+        return torch.full_like(rows, float(len(seen)))
+
+    monkeypatch.setattr(inputs, "_reshape", reshape)
+    drawn = only(distribution="tiny+equal+sorted", recipes=[MAKE.normal(2, 4, 5)])
+    assert seen == [("tiny", 3), ("equal", 3), ("sorted", 2)]
+    assert sorted(drawn[..., 0].flatten().tolist()) == [1.0] * 3 + [2.0] * 3 + [3.0] * 2
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, "ragged"])

@@ -115,11 +115,11 @@ def _by_rows(
     if len(names) == 1 or values.numel() == 0 or values.dim() == 0:
         return reshape(values, names[0])
     rows = values.view(-1, values.shape[-1])
-    which = torch.randperm(len(rows), generator=generator, device=values.device).remainder_(len(names)).unsqueeze(-1)
-    made = rows
+    order = torch.randperm(len(rows), generator=generator, device=values.device)
     for number, name in enumerate(names):
-        made = torch.where(which == number, reshape(rows.clone(), name), made)
-    return made.view(values.shape)
+        chosen = order[number :: len(names)]  # only these: a sort of all rows would take four times as long
+        rows.index_copy_(0, chosen, reshape(rows.index_select(0, chosen), name))
+    return values
 
 
 def _scaled(values: torch.Tensor, scale: float, shift: float) -> torch.Tensor:
