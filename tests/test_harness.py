@@ -196,6 +196,24 @@ def test_a_wrong_kernel_is_told_where_at_the_public_seed_only(evaluator: LocalEv
     assert "expected" not in hidden.detail.replace("beyond the allowed", "")
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("raise PermissionError(13, 'Permission denied')", True),
+        ("raise RuntimeError('unable to open </x>: Permission denied (13)')", True),  # as torch has it
+        ("raise RuntimeError('no')", False),
+    ],
+)
+def test_a_kernel_that_was_denied_something_is_told_by_whom(
+    evaluator: LocalEvaluator, tmp_path: Path, text: str, told: bool
+) -> None:
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(f"def softmax(x):\n    {text}\n", encoding="utf-8")
+    result = evaluate(evaluator, kernel)
+    assert result.status == "RUNTIME_ERROR"
+    assert ("a kernel is shut in: it may write into its own folder" in result.detail) == told
+
+
 def test_progress_is_reported(evaluator: LocalEvaluator) -> None:
     seen: list[tuple[float, str]] = []
     job = Job("verify", str(SOFTMAX), digest(SOFTMAX), str(PLAIN), digest(PLAIN), "cpu")

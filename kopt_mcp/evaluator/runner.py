@@ -7,6 +7,7 @@ compared there.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import sys
@@ -89,4 +90,12 @@ def _explain(error: BaseException) -> str:
     place = f" (line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
     if isinstance(error, SyntaxError) and error.lineno:
         place = f" (line {error.lineno}: {(error.text or '').strip()})"
-    return f"{type(error).__name__}: {str(error)[-1200:]}{place}".replace(here + os.sep, "")
+    hint = f"; {_SHUT_IN}" if os.strerror(errno.EACCES).lower() in str(error).lower() else ""
+    return f"{type(error).__name__}: {str(error)[-1200:]}{place}{hint}".replace(here + os.sep, "")
+
+
+_SHUT_IN = (
+    "a kernel is shut in: it may write into its own folder only, and has no network, no sockets with a path and no "
+    "memory shared by name, which multiprocessing's locks, queues, pools and managers need; threads and fork work"
+)
+"""What may be behind a permission that was denied; the system's own words do not say who denies it."""
