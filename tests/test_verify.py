@@ -80,6 +80,17 @@ def test_layouts_and_generated_shapes_see_ordinary_values_and_some_that_tell() -
         assert len(special) > 2
 
 
+def test_generated_shapes_take_no_more_bytes_than_the_largest_workload_and_each_param_may_still_be_at_its_largest() -> (
+    None
+):
+    text = FILE.read_bytes().replace(b'"rows": (1, 16), "cols": (1, 600)', b'"rows": (1, 9000), "cols": (1, 40000)')
+    wide = load_problem(text, str(FILE))
+    most = 16 << 20  # what a CPU takes for a small workload; those of this problem are smaller
+    cases = [c.case for _ in range(20) for of in planned(wide).values() for c in of if c.generated]
+    assert max(c.bytes for c in cases) <= most
+    assert {9000, 40000} <= {c.params["rows"] for c in cases} | {c.params["cols"] for c in cases}
+
+
 def test_generated_shapes_are_not_only_the_awkward_ones() -> None:
     widths = {int(c.case.params["cols"]) for _ in range(20) for of in planned().values() for c in of if c.generated}
     awkward = {1, 3, 7, 13, 31, 61, 127, 251, 509} | {(1 << p) + d for p in range(1, 10) for d in (-1, 1)}

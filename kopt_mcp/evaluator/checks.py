@@ -80,7 +80,8 @@ def plan(problem: Problem, workloads: list[Workload], kind: str) -> list[tuple[W
     checks[first.workload.name] += [_check(first, repeated, n) for n in range(_REPEATS)]
     if kind == "cuda":
         checks[first.workload.name].append(Check(first, _secret(), POISONS[0], own_stream=True))
-    for case, distribution in _spread(problem, _generated(problem, small, rng), rng):
+    most = max(_LARGE[kind], cases[-1].bytes)
+    for case, distribution in _spread(problem, _generated(problem, small, most, rng), rng):
         checks[case.workload.name].append(Check(case, _secret(), POISONS[0], distribution))
     return [(c.workload, checks[c.workload.name]) for c in cases]
 
@@ -156,11 +157,12 @@ def _one_by_one(layout: str, case: Case, rng: Random) -> list[str]:
     return [*kinds, rng.choice(kinds)]
 
 
-def _generated(problem: Problem, small: list[Case], rng: Random) -> list[Case]:
+def _generated(problem: Problem, small: list[Case], most: float, rng: Random) -> list[Case]:
     """Workloads at awkward sizes: one, primes, next to powers of two, no multiple of a vector's width.
 
     Some are of any size instead: the awkward ones are known to whoever reads this. The first, which sees normal values,
-    on which what is left out shows best, is as large as may be, and each param is once as small.
+    on which what is left out shows best, is as large as may be, and each param is once as small. None takes more bytes
+    than `most`.
     """
     if not problem.vary:
         return []
@@ -171,8 +173,22 @@ def _generated(problem: Problem, small: list[Case], rng: Random) -> list[Case]:
         override = {name: size(rng, low, high) for name, (low, high) in problem.vary.items()}
         override |= {name: low for name, (low, _) in problem.vary.items() if smallest[name] == number}
         override |= {name: high for name, (_, high) in problem.vary.items() if number == 0}
-        made.append(problem.case(rng.choice(small).workload, **override))
+        made.append(_fitting(problem, rng.choice(small).workload, override, most, rng))
     return made
+
+
+def _fitting(problem: Problem, workload: Workload, sizes: dict[str, int], most: float, rng: Random) -> Case:
+    """Of these sizes, or smaller in one param after another until it takes no more than `most` bytes.
+
+    Each may be as large as its problem says, and all of them together far larger than any of its workloads.
+    """
+    case = problem.case(workload, **sizes)
+    for name in rng.sample(list(sizes), len(sizes)):
+        low = problem.vary[name][0]
+        while case.bytes > most and sizes[name] > low:
+            sizes[name] = max(low, sizes[name] // 2)
+            case = problem.case(workload, **sizes)
+    return case
 
 
 def _awkward(rng: Random, low: int, high: int) -> int:
