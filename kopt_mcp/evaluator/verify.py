@@ -149,14 +149,18 @@ def _verify_workload(
     process: CandidateProcess, problem: Problem, workload: Workload, checks: list[Check], device: str
 ) -> WorkloadResult:
     worst, largest, relative, done = 0.0, 0.0, 0.0, 0
-    for check in checks:
+    due = list(checks)
+    for check in due:
         try:
             with process.spent.on("expected"):
                 expected = expected_outputs(problem, check.case, check.seed, device, check.distribution, check.layout)
         except BadReference as error:
             if check.distribution == "normal" and not check.generated:
                 return WorkloadResult(workload.name, "INVALID_PROBLEM", f"{workload.name}: {error}", checks=done)
-            continue  # the operation is not defined for such values; nothing can be said about the candidate
+            # The operation is not defined for such values, of which nothing can be said; of several, perhaps for some.
+            names = check.distribution.split("+")
+            due += [replace(check, distribution=name) for name in names if len(names) > 1]
+            continue
         try:
             verdict = _made(process, problem, check, expected, device)
         except Fault as fault:
