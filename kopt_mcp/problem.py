@@ -30,12 +30,14 @@ DTYPES = {
 }
 """Bytes of one element, by torch's name for the type."""
 
-DISTRIBUTIONS = ("normal", "tiny", "large", "mixed", "equal", "outlier", "alternating", "sorted", "shifted")
+DISTRIBUTIONS = ("normal", "tiny", "large", "mixed", "equal", "outlier", "alternating", "sorted", "shifted", "zeros")
 """Shapes of the values that a `normal` tensor is drawn with during verification, unless the problem narrows them.
 
 `mixed`: a piece of one row as in `large`, somewhere among ordinary values; not used where `large` is left out.
 `shifted`: a mean of 128 standard deviations, on which a variance taken as the mean of squares less the square of the
-mean cancels. Integers are drawn `equal`, `sorted` and `alternating` (only the two ends) too, within their bounds."""
+mean cancels. `zeros`: rows of nothing, as padding is, among ordinary ones. Integers are drawn `equal`, `sorted`,
+`alternating` (only the two ends) and `zeros` too, within their bounds: their lower end is meant by zero, and that of
+`uniform` values."""
 
 LAYOUTS = ("contiguous", "strided", "offset")
 """`strided`: a column slice of a tensor that is wider by a whole vector or (`ragged`) by less; `offset`: starts one

@@ -67,6 +67,10 @@ def test_distributions_are_what_their_names_say() -> None:
     alternating = only(distribution="alternating")
     assert (alternating[:, ::2] >= 0).all()
     assert (alternating[:, 1::2] <= 0).all()
+    nothing = (only(distribution="zeros") == 0).all(dim=-1)
+    assert nothing.any()
+    assert not nothing.all()
+    assert (only(distribution="zeros", recipes=[MAKE.normal(50)]) == 0).all()
 
 
 def test_of_several_distributions_every_row_is_of_one_and_which_is_drawn() -> None:
@@ -145,6 +149,7 @@ def test_integers_are_drawn_as_one_value_in_order_and_at_their_ends() -> None:
     ends = only(distribution="alternating", recipes=recipes)
     assert (ends[:, ::2] == -2).all()
     assert (ends[:, 1::2] == 8).all()
+    assert sum(set(row.tolist()) == {-2} for row in only(distribution="zeros", recipes=recipes)) == 3
     within = [MAKE.uniform(6, 50, low=2.0, high=3.0)]
     for distribution in DISTRIBUTIONS:
         drawn = only(distribution=distribution, recipes=within)

@@ -18,7 +18,7 @@ POISONS = (0xFF, 0x55)
 """NaN in every floating type, and a plausible finite number."""
 _LARGE = {"cpu": 16 << 20, "cuda": 64 << 20}
 """Bytes above which a workload gets few calls: more would cost too much time."""
-_CALM = ("tiny", "equal", "alternating", "sorted")
+_CALM = ("tiny", "equal", "alternating", "sorted", "zeros")
 """Distributions that overflow nowhere, so that one call can have them all, each in some of its rows."""
 _GENERATED_SHAPES = 5
 _REPEATS = 3
@@ -101,16 +101,16 @@ def _secret() -> int:
 
 
 def _distributions(problem: Problem, case: Case, first: bool, small: bool, rng: Random) -> list[str]:
-    """All at the first workload; at each other one those on which unsafe shortcuts overflow, the calm ones in one call,
-    and what chance adds.
+    """All at the first workload, the calm ones together too; at each other one those on which unsafe shortcuts
+    overflow, the calm ones in one call, and what chance adds.
 
     Were it known which shape sees which values, a kernel could be wrong at the shapes that see only harmless ones.
     """
     others = [d for d in problem.distributions if d != "normal"]
-    if first:
-        return others
-    telling = [d for d in telling_values(problem, case) if d in others][: 2 if small else 1]
     calm = calm_values(problem, case)
+    if first:
+        return list(dict.fromkeys([*others, *calm]))
+    telling = [d for d in telling_values(problem, case) if d in others][: 2 if small else 1]
     rest = [d for d in others if d not in (*telling, *_CALM)]
     return [*telling, *rng.sample(rest, min(len(rest), 1 if small else 0)), *calm]
 

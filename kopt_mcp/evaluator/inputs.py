@@ -110,14 +110,21 @@ def _by_rows(
     generator: torch.Generator,
     reshape: Callable[[torch.Tensor, str], torch.Tensor],
 ) -> torch.Tensor:
-    """Values of another distribution; of several (`tiny+equal`), each row is of one of them: which, is drawn."""
-    names = distribution.split("+")
+    """Values of another distribution; of several (`tiny+equal`), each row is of one of them: which, is drawn.
+
+    Rows of zeros are among ordinary ones, as nothing may be right but zeros where all are; a single row is of them.
+    """
+    names = ["zeros", "normal"] if distribution == "zeros" else distribution.split("+")
     if len(names) == 1 or values.numel() == 0 or values.dim() == 0:
         return reshape(values, names[0])
     rows = values.view(-1, values.shape[-1])
     order = torch.randperm(len(rows), generator=generator, device=values.device)
+    first = 0
+    if len(rows) < len(names) and distribution != "zeros":  # a single row, as of weights, is not always of the first
+        first = int(torch.randint(len(names), (1,), generator=generator, device=values.device))
     for number, name in enumerate(names):
-        chosen = order[number :: len(names)]  # only these: a sort of all rows would take four times as long
+        # Only these rows: a sort of all would take four times as long.
+        chosen = order[(number - first) % len(names) :: len(names)]
         rows.index_copy_(0, chosen, reshape(rows.index_select(0, chosen), name))
     return values
 
@@ -131,6 +138,8 @@ def _scaled(values: torch.Tensor, scale: float, shift: float) -> torch.Tensor:
 def _bounded(values: torch.Tensor, distribution: str, ends: tuple[int, int] | None = None) -> torch.Tensor:
     """Those of the distributions that leave values within their bounds: what is rare in even draws (one value
     everywhere, an order, only the two `ends`) is where counters overflow and shortcuts show."""
+    if distribution == "zeros":
+        return values.fill_(ends[0] if ends else 0)
     if values.numel() == 0 or values.dim() == 0 or distribution not in ("equal", "sorted", "alternating"):
         return values
     if distribution != "alternating":
@@ -146,8 +155,8 @@ def _reshape(values: torch.Tensor, distribution: str, generator: torch.Generator
         return values.mul_(1e-3)
     if distribution == "large":
         return values.mul_(64.0)
-    if distribution == "shifted":
-        return values.add_(128.0)
+    if distribution in ("shifted", "zeros"):
+        return values.add_(128.0) if distribution == "shifted" else values.zero_()
     if values.numel() == 0 or values.dim() == 0:
         return values
     if distribution == "mixed":
