@@ -7,6 +7,7 @@ the memory that outputs are given, a run on another stream, and repeats.
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import dataclass
 from random import Random
@@ -124,10 +125,12 @@ def telling_values(problem: Problem, case: Case) -> list[str]:
 
 
 def calm_values(problem: Problem, case: Case) -> list[str]:
-    """The calm distributions as one, if there are any; those that tell for such inputs are tried by themselves."""
+    """The calm distributions as one, if there are any and rows for all; those that tell for such inputs are tried by
+    themselves."""
     telling = telling_values(problem, case)
     names = [d for d in _CALM if d in problem.distributions and d not in telling]
-    return ["+".join(names)] if names else []
+    rows = max((math.prod(i.shape[:-1]) for i in case.inputs if isinstance(i, Spec) and i.shape), default=0)
+    return ["+".join(names)] if names and rows >= len(names) else names
 
 
 def _spread(problem: Problem, cases: list[Case], rng: Random) -> list[tuple[Case, str]]:
