@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -172,6 +173,31 @@ def test_two_problems_may_import_a_module_that_gives_torch_operators_and_one_may
     assert evaluate(evaluator, kernel, one).status == "PASSED"
     (tmp_path / "own_factor.py").write_text("FACTOR = 3\n", encoding="utf-8")
     assert evaluate(evaluator, kernel, one).status == "INCORRECT_NUMERICAL"
+
+
+RUNS_ITS_KERNEL = {
+    "by its name": "sys.path.append(os.path.dirname(__file__)); from twice import reference",
+    "by its path": "run = runpy.run_path(KERNEL); reference = run['reference']",
+    "by its text": "exec(compile(open(KERNEL).read(), KERNEL, 'exec'))",
+    "when it is called": "reference = lambda x: runpy.run_path(KERNEL)['reference'](x)",
+}
+
+
+@pytest.mark.parametrize("way", RUNS_ITS_KERNEL)
+def test_a_problem_may_not_run_the_kernel_that_it_judges(evaluator: LocalEvaluator, tmp_path: Path, way: str) -> None:
+    kernel, problem = tmp_path / "twice.py", tmp_path / "test_twice.py"
+    kernel.write_text(f"{DOUBLING}def twice(x):\n    return 2.0 * x\n", encoding="utf-8")
+    head = (
+        f"import os, runpy, sys\nKERNEL = os.path.join(os.path.dirname(__file__), 'twice.py')\n{RUNS_ITS_KERNEL[way]}\n"
+    )
+    problem.write_text(head + IMPORTING.partition("from own_reference import reference\n")[2], encoding="utf-8")
+    evaluator.describe(problem, digest(problem), "cpu")
+    with pytest.raises(ProblemInvalid, match="is the kernel that is judged"):
+        evaluate(evaluator, kernel, problem)
+    kernel.write_text(kernel.read_text(encoding="utf-8").replace("2.0", "3.0"), encoding="utf-8")
+    with suppress(ProblemInvalid):  # or judged by what it was
+        assert evaluate(evaluator, kernel, problem).status == "INCORRECT_NUMERICAL"
+    assert evaluate(evaluator, PLAIN).status == "PASSED"
 
 
 def test_mutants_are_tried_through_the_same_process(evaluator: LocalEvaluator) -> None:

@@ -121,6 +121,15 @@ def test_what_the_problem_was_seen_to_import_counts_too_and_must_stay_as_it_is(t
     assert tracked.loop.diagnose(begun.experiment).problem == "tracked"
 
 
+def test_a_problem_that_imports_the_kernel_is_refused(tracked: Project) -> None:
+    seen = {str(tracked.kernel): hashlib.sha256(tracked.kernel.read_bytes()).hexdigest()}
+    tracked.evaluator.problem = dataclasses.replace(tracked.evaluator.problem, modules=seen)
+    with pytest.raises(
+        ProblemInvalid, match=r"test_softmax\.py imports softmax\.py, which is the kernel that is judged"
+    ):
+        tracked.baseline()
+
+
 def test_an_experiment_becomes_tracked_when_its_problem_is_committed(tracked: Project) -> None:
     (tracked.root / "test_softmax.py").write_text("# declares another problem\n")
     name = tracked.baseline().experiment

@@ -77,7 +77,7 @@ class Harness:
         self._kind = "cpu" if device == "cpu" else "cuda"
         self._zygote = Zygote(self._kind, fork)  # before any CUDA call: a CUDA context does not survive a fork
         sandbox.hide_memory()
-        self._problems: dict[tuple[str, str], tuple[Problem, own_modules.Noted]] = {}
+        self._problems: dict[tuple[str, str], tuple[Problem, own_modules.Noted, set[str]]] = {}
         self._ceilings: Ceilings | None = None
         self.torch_device = torch_device(device)
         if device != "cpu":
@@ -108,15 +108,21 @@ class Harness:
         self._place.spares.close()
         self._zygote.close()
 
-    def problem(self, path: str, expected_sha256: str) -> Problem:
+    def problem(self, path: str, expected_sha256: str, kernel: str | None = None) -> Problem:
         """Load a problem file, once per place and content, and again when a module that it imports has changed.
 
+        Args:
+            kernel: hash of what it is to judge.
+
         Raises:
-            HarnessError: the file changed, does not load, or declares no `PROBLEM`.
+            HarnessError: the file changed, does not load, declares no `PROBLEM`, or runs the kernel itself.
         """
         content, key = read(path, expected_sha256, "problem"), (path, expected_sha256)
         if not self._loaded(key):
-            self._problems[key] = own_modules.noting(lambda: load_problem(content, path))
+            made, noted = own_modules.noting(lambda: load_problem(content, path))
+            self._problems[key] = made, noted, own_modules.ran()
+        if kernel in self._problems[key][2]:
+            raise HarnessError("ProblemInvalid", f"what {Path(path).name} imports {own_modules.JUDGED}.")
         return self._problems[key][0]
 
     def outlived(self, path: str, expected_sha256: str) -> bool:
@@ -138,7 +144,7 @@ class Harness:
             case = problem.case(workload)
             certain = "bytes" in problem.certain
             infos.append(WorkloadInfo(workload.name, workload.dtype, workload.timed, case.bytes, case.flops, certain))
-        modules = next((noted for known, noted in self._problems.values() if known is problem), {})
+        modules = next((noted for known, noted, _ in self._problems.values() if known is problem), {})
         files = {path: sha256 for (_, path), sha256 in modules.items()}
         return ProblemInfo(problem.name, problem.entry, problem.bound, tuple(infos), files)
 

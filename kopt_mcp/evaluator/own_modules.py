@@ -2,14 +2,17 @@
 
 The harness lives for hours, and judges by what it has loaded. A module that has changed since, or has the name of
 another problem's, must not be taken for the one that lies there; nor compiled code or a library beside it, which nobody
-has read or hashed. What the interpreter and its packages bring is imported as ever.
+has read or hashed. Nor may a problem run the kernel that it judges, which could then decide what is right. What the
+interpreter and its packages bring is imported as ever.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
 from importlib.machinery import (
@@ -26,6 +29,10 @@ from typing import TypeVar
 from kopt_mcp.evaluator import sandbox
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+JUDGED = (
+    "is the kernel that is judged, which must not have a say in what is right, nor run where that is decided; "
+    "leave its import out of the problem"
+)
 T = TypeVar("T")
 Noted = dict[tuple[str, str], str]
 """By a module's name and file, the hash of that."""
@@ -33,6 +40,12 @@ _noted: Noted = {}
 """Since the last load began."""
 _added: list[str] = []
 """What that put on the path."""
+_ran: set[str] = set()
+"""Hash of each Python file that has run since, by whatever way."""
+_kernel = ""
+"""Hash of what is being judged."""
+_watching = 0
+"""The process that sees what runs in it: those that are forked from it run candidates."""
 
 
 _as_ever = SourceFileLoader.get_code
@@ -54,7 +67,8 @@ def _from_source(loader: SourceFileLoader, fullname: str) -> CodeType | None:
 def noting(load: Callable[[], T]) -> tuple[T, Noted]:
     """What `load` makes, and the modules that it imports, now or later: those of whatever was loaded before it are
     forgotten, and so are their places on the path."""
-    global _noted
+    global _noted, _ran
+    _watch()
     if _finder not in sys.path_hooks:
         sys.path_hooks.insert(0, _finder)
         sys.path_importer_cache.clear()
@@ -64,6 +78,7 @@ def noting(load: Callable[[], T]) -> tuple[T, Noted]:
     sys.path[:] = before = [entry for entry in sys.path if entry not in _added]
     importlib.invalidate_caches()
     noted = _noted = {}
+    _ran = set()
     try:
         return load(), noted
     finally:
@@ -78,6 +93,38 @@ def imported() -> bool:
 def unchanged(noted: Noted) -> bool:
     """Whether these files are still what was imported from them."""
     return all(_hash(path) == then for (_, path), then in noted.items())
+
+
+def ran() -> set[str]:
+    """Hashes of the Python files that have run since the last load began."""
+    return _ran
+
+
+@contextmanager
+def judging(kernel: str) -> Iterator[None]:
+    """Refuse to run a file of this hash meanwhile, with an ImportError."""
+    global _kernel
+    _kernel = kernel
+    try:
+        yield
+    finally:
+        _kernel = ""
+
+
+def _watch() -> None:
+    global _watching
+    if not _watching:  # for good: what Python is told to audit stays so
+        sys.addaudithook(_audited)
+    _watching = os.getpid()
+
+
+def _audited(event: str, args: tuple[object, ...]) -> None:
+    path = str(getattr(args[0], "co_filename", "")) if event == "exec" else ""
+    if not path.endswith(".py") or os.getpid() != _watching:
+        return
+    _ran.add(found := _hash(path))
+    if found and found == _kernel:
+        raise ImportError(f"{Path(path).name} {JUDGED}")
 
 
 def _hash(path: str) -> str:

@@ -13,6 +13,7 @@ from kopt_mcp.certificate import Review
 from kopt_mcp.config import Config
 from kopt_mcp.errors import InputRefused, ProblemInvalid
 from kopt_mcp.evaluator.client import Evaluator
+from kopt_mcp.evaluator.own_modules import JUDGED
 from kopt_mcp.evaluator.records import ProblemInfo
 from kopt_mcp.models import Device, Doubts, Metric, Said
 from kopt_mcp.source import normal_form, shape
@@ -132,10 +133,16 @@ def _place(
 
 
 def _with_modules(space: Workspace, task: Task, problem: ProblemInfo, kernel: Path) -> tuple[Task, ProblemInfo]:
-    """What the problem was seen to import is a part of it, wherever in the project it lies."""
+    """What the problem was seen to import is a part of it, wherever in the project it lies.
+
+    Raises:
+        ProblemInvalid: the kernel is among it.
+    """
     seen = {Path(path).resolve(): sha256 for path, sha256 in problem.modules.items()}
+    if kernel in seen:
+        raise ProblemInvalid(f"{task.test.name} imports {kernel.name}, which {JUDGED}.")
     inside = {space.relative(path): sha256 for path, sha256 in seen.items() if path.is_relative_to(space.root)}
-    modules = {path: sha256 for path, sha256 in inside.items() if path not in (*task.files, space.relative(kernel))}
+    modules = {path: sha256 for path, sha256 in inside.items() if path not in task.files}
     return replace(task, modules=modules), replace(problem, modules={})
 
 
