@@ -83,6 +83,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "too large": ({"shapes": ["999999999x999999999"]}, "has more than"),
     "a value that is none": ({"shapes": ["4,=[1]"]}, "is no plain value"),
     "a file that is not there": ({"reference": "nowhere.py:f"}, "'nowhere.py' does not exist"),
+    "a command": ({"reference": "os:system", "shapes": ["='touch written'"]}, "is of Python's own library"),
+    "a text alone": ({"reference": "numpy.testing:runstring", "shapes": ["='x = 1'"]}, "begins with a plain value"),
     "a kernel in C": ({"kernel": Path("k.c")}, "order of a C function's arguments"),
 }
 
@@ -108,7 +110,9 @@ def test_what_cannot_be_read_is_quoted_with_what_was_expected(name: str, tmp_pat
         ("torch:no_such_thing", "4", "torch has no function 'no_such_thing'"),
         ("no_such_module:f", "4", "the module 'no_such_module' does not load"),
         ("torch:softmax", "4", r"does not take the inputs '4': TypeError: .*or give it arguments"),
-        ("torch:is_tensor", "4", "the reference returns bool for the inputs '4'; expected tensors"),
+        ("torch:is_floating_point", "4", "the reference returns bool for the inputs '4'; expected tensors"),
+        ("torch:save(f='written')", "4", "none of torch's operations on tensors"),
+        ("torch.serialization:save", "4,='written'", "none of torch's operations on tensors"),
     ],
 )
 def test_a_reference_that_cannot_be_used_is_named(reference: str, shape: str, why: str) -> None:

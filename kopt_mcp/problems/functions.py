@@ -9,7 +9,9 @@ shapes      4096x4096               one workload each; its inputs separated by c
 dtypes      float32, bfloat16       each shape is a workload in each of them; without any in the type of its first
                                     floating tensor, or in float32
 
-What cannot be read ends in a ProblemError that quotes it, and says what was expected.
+What cannot be read ends in a ProblemError that quotes it, and says what was expected. An agent gives these as the
+arguments of a call, and the function is run by who judges: so it takes a tensor first, and is none of Python's own
+library, nor of what torch has besides operations on tensors (os:system is given a text, and torch:save writes files).
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ import ast
 import math
 import os
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kopt_mcp.problem import DTYPES, Input, Make, ProblemError
+from kopt_mcp.problem import DTYPES, Input, Make, ProblemError, Spec
 from kopt_mcp.problems import Recognition
 
 _PLACE = re.compile(r"(?P<where>[\w./-]+):(?P<name>[A-Za-z_]\w*)(?P<call>\(.*\))?", re.DOTALL)
@@ -88,9 +91,15 @@ def recognised(
         raise ProblemError("reference is given without shapes; give at least one, such as 4096x4096.")
     if unknown := [d for d in dtypes if d not in DTYPES]:
         raise ProblemError(f"dtype {unknown[0]!r} is not known; expected one of {', '.join(DTYPES)}.")
+    if not where.is_file and where.where.partition(".")[0] in sys.stdlib_module_names:
+        raise ProblemError(
+            f"reference {reference[:80]!r} is of Python's own library, which computes nothing with tensors; expected a "
+            "function of torch, of another library, or of the project."
+        )
     files = _files(where, root)
     for shape in shapes:
-        inputs_of(shape)
+        if not isinstance(inputs_of(shape)[1][0], Spec):
+            raise ProblemError(f"shape {shape[:80]!r} begins with a plain value; expected a tensor first.")
     return Recognition(
         format="functions",
         path=files[0] if where.is_file else root,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.overrides
 
 from kopt_mcp.problem import Input, Problem, ProblemError, Spec, Workload
 from kopt_mcp.problems.functions import inputs_of, place
@@ -49,7 +50,18 @@ def _function(reference: str, path: Path) -> Callable[..., Any]:
     function = getattr(holder, where.name, None)
     if not callable(function):
         raise ProblemError(f"reference {reference!r}: {where.where} has no function {where.name!r}.")
+    if where.where.partition(".")[0] == "torch" and where.where != "torch.nn.functional" and not _operates(function):
+        raise ProblemError(
+            f"reference {reference!r} is none of torch's operations on tensors; expected one, such as "
+            "torch:softmax(dim=-1)."
+        )
     return partial(function, **where.arguments)
+
+
+def _operates(function: Callable[..., Any]) -> bool:
+    """Whether torch lets tensors of other kinds take part in it, as in all of its operations and in nothing else."""
+    known = torch.overrides.get_overridable_functions().values()
+    return any(function is one for functions in known for one in functions)
 
 
 def _module(name: str, folder: Path) -> Any:
