@@ -130,6 +130,20 @@ def test_a_problem_that_imports_the_kernel_is_refused(tracked: Project) -> None:
         tracked.baseline()
 
 
+@pytest.mark.parametrize("place", ["softmax.py", "experiments/softmax-h200-1/candidates/{sha}.py"])
+def test_what_a_patch_wrote_is_not_run_as_a_problem(tracked: Project, place: str) -> None:
+    name = tracked.diagnosed()
+    tracked.patch(name, f"PROBLEM = 1\n{kernel(1.5)}")
+    (tracked.root / "other.py").write_text(kernel())
+    sha = hashlib.sha256(tracked.kernel.read_bytes()).hexdigest()[:12]
+    for problem in ({"test_path": place.format(sha=sha)}, {"reference": "softmax:softmax", "shapes": ["4x4"]}):
+        with pytest.raises(ProblemInvalid, match=f"a patch in {name} wrote, and would run as a part of the problem"):
+            tracked.loop.baseline("other.py", target_metric="gbps", target_value=500, **problem)
+    git(tracked, "add", "-f", place.format(sha=sha))
+    git(tracked, "commit", "-q", "-m", "a person has read it")
+    assert tracked.loop.baseline("other.py", test_path=place.format(sha=sha), target_metric="gbps", target_value=500)
+
+
 def test_an_experiment_becomes_tracked_when_its_problem_is_committed(tracked: Project) -> None:
     (tracked.root / "test_softmax.py").write_text("# declares another problem\n")
     name = tracked.baseline().experiment

@@ -70,11 +70,19 @@ def doubts(
     )
 
 
-def plan(tools: Tools, arguments: Mapping[str, Any], said: Said, earlier: Mapping[str, str], watch: Watch) -> Plan:
+def plan(
+    tools: Tools,
+    arguments: Mapping[str, Any],
+    said: Said,
+    earlier: Mapping[str, str],
+    patched: Mapping[str, str],
+    watch: Watch,
+) -> Plan:
     """Read and check everything that can be checked without the device; a script has to be run once for that.
 
     Args:
         earlier: problem files that a person accepted for an earlier experiment, with their hashes.
+        patched: the experiment in which a patch wrote a version, by that one's hash.
 
     Raises:
         InputRefused, ProblemInvalid: what is wrong, and what to do about it.
@@ -90,6 +98,7 @@ def plan(tools: Tools, arguments: Mapping[str, Any], said: Said, earlier: Mappin
     except RecursionError as error:
         raise InputRefused(f"{shown} is nested too deeply to be read; nothing was created.") from error
     task = take(space, config, kernel, body)
+    _not_patched(space, task, kernel, patched, {**earlier, **config.accepted_problems, **said.problem})
     device, problem, notes = _place(tools, config, kernel, task, watch)
     task, problem = _with_modules(space, task, problem, kernel)
     infos = metrics.chosen(problem, config.workloads)
@@ -130,6 +139,26 @@ def _place(
             raise error from None
         note = f"the problem has workloads for the CPU only; running there, not on {first.name}."
         return _with_versions(tools, host), problem, (note,)
+
+
+def _not_patched(
+    space: Workspace, task: Task, kernel: Path, patched: Mapping[str, str], accepted: Mapping[str, str]
+) -> None:
+    """See that no problem is run that an agent wrote by way of a patch, which no person saw.
+
+    A kernel is shut in, and a problem is not: whoever could make the one of the other had the run of the machine.
+
+    Raises:
+        ProblemInvalid: one of its files is a version that a patch wrote, and git has it not.
+    """
+    own = task.foreign is not None and kernel in [path.resolve() for path in task.foreign.files]
+    for path in (*task.files, *([space.relative(kernel)] if own else [])):
+        sha256 = space.hash(path) or ""
+        if sha256 in patched and accepted.get(path) != sha256 and not space.reviewed(space.root / path):
+            raise ProblemInvalid(
+                f"{path} is a version of a kernel that a patch in {patched[sha256]} wrote, and would run as a part of "
+                "the problem, where nothing shuts it in; have a person read and commit it, or name another problem."
+            )
 
 
 def _with_modules(space: Workspace, task: Task, problem: ProblemInfo, kernel: Path) -> tuple[Task, ProblemInfo]:
