@@ -69,6 +69,22 @@ def test_where_there_are_fewer_rows_than_calm_values_each_is_tried_by_itself() -
     assert {c.distribution for c in planned(problem)["9-fp32"]} >= set(CALM.split("+"))
 
 
+def test_a_large_vector_sees_large_values() -> None:
+    problem = Problem(
+        name="copy",
+        reference=torch.clone,
+        inputs=lambda make, n: [make.normal(n)],
+        workloads=[Workload({"n": 8}), Workload({"n": 8 << 20})],
+        bytes="8 * n",
+        flops="0",
+        bound="memory",
+    )
+    for _ in range(20):
+        public, reused, *others = (c.distribution for c in planned(problem)["8388608-fp32"])
+        assert (public, reused in ("large", "outlier", "shifted")) == ("normal", True)
+        assert others == ["large", *CALM.split("+")]
+
+
 def test_of_values_for_which_a_problem_is_not_meant_none_are_drawn() -> None:
     narrow = load_problem(FILE.read_bytes().replace(b"layouts=LAYOUTS", b'distributions=("normal", "tiny")'), str(FILE))
     assert {c.distribution for checks in planned(narrow).values() for c in checks} == {"normal", "tiny"}

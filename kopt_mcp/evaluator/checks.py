@@ -121,6 +121,8 @@ def telling_values(problem: Problem, case: Case) -> list[str]:
     kinds = {i.kind for i in case.inputs if isinstance(i, Spec)}
     allowed = [d for d in ("mixed", "large", "outlier", "shifted") if "normal" in kinds]
     allowed[1:1] = [d for d in ("equal", "alternating") if "integers" in kinds]
+    if all(len(i.shape) < 2 for i in case.inputs if isinstance(i, Spec)):  # of vectors it is as ordinary as any
+        allowed = [d for d in allowed if d != "mixed"]
     return [d for d in allowed if d in problem.distributions]
 
 
