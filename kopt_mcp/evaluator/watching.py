@@ -188,6 +188,7 @@ def global_state() -> dict[str, Any]:
         "torch's default dtype": torch.get_default_dtype(),
         "the number of threads": torch.get_num_threads(),
         "grad mode": torch.is_grad_enabled(),
+        "autocast": [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
         "torch.backends.mkldnn.enabled": torch.backends.mkldnn.enabled,
         "the float32 matmul precision": torch.get_float32_matmul_precision(),
         "which way numbers are rounded": (1.0 + _SMALLEST, 1.0 - _SMALLEST),
