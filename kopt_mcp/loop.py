@@ -172,7 +172,9 @@ class Loop:
         }
         watch = watch or Watch()
         self._memory.scope()
-        planned = plan.plan(self._tools, given, said or Said(), self._accepted(), self._patched(), watch)
+        planned = plan.plan(
+            self._tools, given, said or Said(), self._accepted(), list(self._experiments.states()), watch
+        )
         with self._experiments.claim(planned.problem.name, planned.device) as name:
             candidates = Candidates(self._space, name, Path(planned.kernel).suffix)
             try:
@@ -213,10 +215,6 @@ class Loop:
         """Problem files that a person accepted for an earlier experiment here, with their hashes."""
         states = [s for s in self._experiments.states() if s.setup.problem_review == "accepted"]
         return {path: sha256 for state in states for path, sha256 in state.setup.problem_files.items()}
-
-    def _patched(self) -> dict[str, str]:
-        """The experiment in which a patch wrote a version, by that one's hash."""
-        return {i.patch.sha256: state.id for state in self._experiments.states() for i in state.iterations}
 
     def profile(
         self, experiment: str, workload: str | None = None, depth: str = "quick", *, watch: Watch | None = None

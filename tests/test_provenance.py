@@ -144,6 +144,20 @@ def test_what_a_patch_wrote_is_not_run_as_a_problem(tracked: Project, place: str
     assert tracked.loop.baseline("other.py", test_path=place.format(sha=sha), target_metric="gbps", target_value=500)
 
 
+def test_no_experiment_begins_with_what_a_patch_made_slow(tracked: Project) -> None:
+    name = tracked.diagnosed()
+    tracked.patch(name, kernel(0.5))
+    with pytest.raises(InputRefused, match=f"what iteration 1 of '{name}' made of it"):
+        tracked.baseline()
+    tracked.loop.verify(name)
+    tracked.loop.benchmark(name)
+    tracked.loop.decide(name, "it may pay later")
+    with pytest.raises(InputRefused, match=f"what iteration 1 of '{name}' made of it"):
+        tracked.baseline()
+    tracked.iterate(name, kernel(1.5))
+    assert tracked.baseline()
+
+
 def test_an_experiment_becomes_tracked_when_its_problem_is_committed(tracked: Project) -> None:
     (tracked.root / "test_softmax.py").write_text("# declares another problem\n")
     name = tracked.baseline().experiment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from kopt_mcp.evaluator.client import Evaluator
 from kopt_mcp.evaluator.own_modules import JUDGED
 from kopt_mcp.evaluator.records import ProblemInfo
 from kopt_mcp.models import Device, Doubts, Metric, Said
+from kopt_mcp.phases import Experiment
 from kopt_mcp.source import normal_form, shape
 from kopt_mcp.steps import provenance
 from kopt_mcp.steps.call import Tools, torch_name
@@ -75,14 +76,14 @@ def plan(
     arguments: Mapping[str, Any],
     said: Said,
     earlier: Mapping[str, str],
-    patched: Mapping[str, str],
+    states: Sequence[Experiment],
     watch: Watch,
 ) -> Plan:
     """Read and check everything that can be checked without the device; a script has to be run once for that.
 
     Args:
         earlier: problem files that a person accepted for an earlier experiment, with their hashes.
-        patched: the experiment in which a patch wrote a version, by that one's hash.
+        states: the experiments that there are.
 
     Raises:
         InputRefused, ProblemInvalid: what is wrong, and what to do about it.
@@ -97,7 +98,9 @@ def plan(
         normal, shaped = normal_form(body, shown), shape(body, shown)
     except RecursionError as error:
         raise InputRefused(f"{shown} is nested too deeply to be read; nothing was created.") from error
+    _not_on_trial(space, kernel, states)
     task = take(space, config, kernel, body)
+    patched = {i.patch.sha256: state.id for state in states for i in state.iterations}
     _not_patched(space, task, kernel, patched, {**earlier, **config.accepted_problems, **said.problem})
     device, problem, notes = _place(tools, config, kernel, task, watch)
     task, problem = _with_modules(space, task, problem, kernel)
@@ -141,10 +144,31 @@ def _place(
         return _with_versions(tools, host), problem, (note,)
 
 
+def _not_on_trial(space: Workspace, kernel: Path, states: Sequence[Experiment]) -> None:
+    """See that no experiment begins with a version that another one's patch wrote and that was not found to be better:
+    who makes a kernel slow, and begins again, could call it a gain to take that back.
+
+    Raises:
+        InputRefused: it would.
+    """
+    shown = space.relative(kernel)
+    sha256 = space.hash(shown)
+    known = {version for state in states for version in state.bests}  # the first kernel of each is among them
+    for state in states:
+        made = next((i.patch for i in state.iterations if i.patch.sha256 == sha256), None)
+        if made and sha256 not in known and not space.reviewed(kernel):
+            raise InputRefused(
+                f"{shown} is what iteration {made.iteration} of {state.id!r} made of it, which was not found to be "
+                "better; a gain over it would be none over the user's kernel; end that experiment with "
+                "decide(stop=true), which restores the best version, or have a person commit this one."
+            )
+
+
 def _not_patched(
     space: Workspace, task: Task, kernel: Path, patched: Mapping[str, str], accepted: Mapping[str, str]
 ) -> None:
-    """See that no problem is run that an agent wrote by way of a patch, which no person saw.
+    """See that no problem is run that an agent wrote by way of a patch, which no person saw; `patched` names the
+    experiment in which one wrote a version, by the version's hash.
 
     A kernel is shut in, and a problem is not: whoever could make the one of the other had the run of the machine.
 
