@@ -69,6 +69,7 @@ def section(state: Experiment) -> str:
         f"- Target: {show(setup.target_value, setup.target_metric)} ({_source(state)})",
         f"- Gap: {show(missing, setup.target_metric)} ({100 * missing / setup.target_value:.1f}%)",
         f"- Noise: {100 * setup.floor:.1f}%",
+        *([f"- Measured and checked {_cell(only)}"] if (only := narrowed(state)) else []),
         *(["- Problem: unreviewed (git did not have it as it was)"] if setup.problem_review == "unreviewed" else []),
         *([f"- Problem lets pass: {_cell(', '.join(setup.weaknesses))}"] if setup.weaknesses else []),
     ]
@@ -95,7 +96,19 @@ def final(state: Experiment) -> str:
     else:
         met = "target met" if state.ended == "TARGET_MET" else f"target not met ({state.ended})"
     said = f"; trust: reported, {WORD}" if setup.trust == "reported" else ""
-    return f"Final: {show(value, setup.target_metric)}{share}, {many}, {met}{said}."
+    part = f"; {only}" if (only := narrowed(state)) else ""
+    return f"Final: {show(value, setup.target_metric)}{share}, {many}, {met}{part}{said}."
+
+
+def narrowed(state: Experiment) -> str:
+    """Which workloads were chosen, where not all of the problem's for the device were; else nothing.
+
+    An agent may choose them, and on those that it leaves out a kernel may be slower, or wrong.
+    """
+    chosen, there = state.setup.workloads, len(state.setup.problem.workloads)
+    if chosen is None or len(chosen) == there:
+        return ""
+    return f"on {len(chosen)} of {there} workloads only ({cut(', '.join(chosen), 200)}), nothing is known of the others"
 
 
 def overall(state: Experiment) -> str:

@@ -129,7 +129,7 @@ def test_the_finished_experiments_replay(run) -> None:  # type: ignore[no-untype
     status, out, _ = run("--root", str(ROOT), "log")
     assert status == 0
     assert "softmax-h200-2: 1748.9 -> 4203.2 gbps, target 3800, TARGET_MET" in out.splitlines()
-    assert "target met." in run("--root", str(ROOT), "log", "softmax-h200-2")[1]
+    assert "target met" in run("--root", str(ROOT), "log", "softmax-h200-2")[1]
 
 
 def test_every_kopt_command_of_the_readme_is_one_that_exists(run) -> None:  # type: ignore[no-untyped-def]

@@ -43,6 +43,15 @@ def test_the_table_and_the_final_line_are_written_in_the_seeds_words(project: Pr
     assert "Final: 550 GBps (55.0% of peak), 4 iterations, target met." in text
 
 
+def test_the_log_says_so_where_an_agent_chose_some_of_the_workloads(project: Project) -> None:
+    begun = project.baseline(workloads=["4096x4096-fp32"])
+    only = "on 1 of 2 workloads only (4096x4096-fp32), nothing is known of the others"
+    assert f"measured and checked {only}; say so, or leave workloads out." in begun.notes
+    ended = project.iterate(begun.experiment, fakes.kernel(5.5))
+    assert ended.summary == f"Final: 550 GBps (55.0% of peak), 1 iteration, target met; {only}."
+    assert f"- Measured and checked {only}\n" in log_of(project)
+
+
 def test_an_action_that_is_too_long_for_the_table_ends_after_a_word(project: Project) -> None:
     name = project.baseline().experiment
     project.iterate(

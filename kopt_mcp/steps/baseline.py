@@ -6,7 +6,7 @@ import json
 import shlex
 
 from kopt_mcp import config as configuration
-from kopt_mcp import metrics
+from kopt_mcp import metrics, optlog
 from kopt_mcp.certificate import issue
 from kopt_mcp.config import Config
 from kopt_mcp.errors import InputRefused, ProblemInvalid, ToolUnavailable
@@ -126,6 +126,8 @@ def answer(state: Experiment, extra: tuple[str, ...], space: Workspace) -> Basel
         notes.append(
             f"timing is noisy: gains under {200 * setup.floor:.0f} % cannot be told from chance; quiet the machine."
         )
+    if only := optlog.narrowed(state):
+        notes.append(f"measured and checked {only}; say so, or leave workloads out.")
     standing = provenance.standing(space, setup)
     return BaselineResult(
         experiment=state.id,
