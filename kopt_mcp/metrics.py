@@ -7,7 +7,7 @@ from typing import Literal
 
 from kopt_mcp.arguments import shown
 from kopt_mcp.errors import InputRefused
-from kopt_mcp.evaluator.records import Evaluation, ProblemInfo, WorkloadInfo, WorkloadResult
+from kopt_mcp.evaluator.records import RESOLUTION_US, Evaluation, ProblemInfo, WorkloadInfo, WorkloadResult
 from kopt_mcp.events import Measurement
 from kopt_mcp.models import Device, Metric
 from kopt_mcp.stats import Verdict, aa_floor, geometric_mean, verdict
@@ -43,8 +43,9 @@ def value(metric: Metric, workload: WorkloadInfo, latency_us: float) -> float:
 
 
 def measurement(metric: Metric, workloads: Sequence[WorkloadInfo], evaluation: Evaluation) -> Measurement | None:
-    """The geometric mean over the timed workloads; None where one of them has no time."""
-    found = {r.workload: r.timing for r in evaluation.workloads if r.timing is not None and r.timing.latency_us > 0}
+    """The geometric mean over the timed workloads; None where one of them has no time, or none that was measured."""
+    timed_ones = [(r.workload, r.timing) for r in evaluation.workloads if r.timing is not None]
+    found = {name: timing for name, timing in timed_ones if timing.latency_us > RESOLUTION_US}
     timed = [w for w in workloads if w.timed]
     if not timed or any(w.name not in found for w in timed):
         return None
@@ -128,6 +129,8 @@ def judged(evaluation: Evaluation, floor: float, itself: Evaluation) -> tuple[Ve
     """
     if evaluation.status != "PASSED" or evaluation.ratio is None:
         return "unusable", f"the times cannot be judged ({evaluation.status}): {evaluation.detail or 'no ratio'}"
+    if short := [r.workload for r in evaluation.workloads if r.timing and r.timing.latency_us <= RESOLUTION_US]:
+        return "unusable", f"a call on {short[0]} takes less than can be told from an empty one's time"
     each = {r.workload: (r.ratio.low, r.ratio.high) for r in evaluation.workloads if r.ratio is not None}
     floors = {r.workload: aa_floor([r.ratio.value]) for r in itself.workloads if r.ratio is not None}
     return verdict(evaluation.ratio.low, evaluation.ratio.high, floor, each, floors)

@@ -399,6 +399,22 @@ def test_a_benchmark_without_a_time_is_inconclusive_and_gains_nothing(project: P
     assert (result.status, result.reverted, result.value) == ("NEUTRAL", True, None)
 
 
+def test_a_time_that_cannot_be_told_from_an_empty_calls_meets_no_target(project: Project) -> None:
+    tiny = tuple(dataclasses.replace(w, bytes=1e3) for w in fakes.WORKLOADS)
+    project.evaluator.problem = dataclasses.replace(fakes.PROBLEM, workloads=tiny)
+    name = project.diagnosed(target_metric="latency_us", target_value=1)
+    project.patch(name, fakes.kernel(fakes.START_US / 0.05))
+    project.loop.verify(name)
+    seen = project.loop.benchmark(name)
+    assert (seen.verdict, seen.value) == ("unusable", None)
+    assert "takes less than can be told from an empty one's time" in seen.reason
+    assert (result := project.loop.decide(name, "as fast as can be")).status != "TARGET_MET"
+    assert not result.ended
+    project.kernel.write_text(fakes.kernel(fakes.START_US / 0.04))
+    with pytest.raises(InputRefused, match="could not be timed"):
+        project.baseline(target_metric="latency_us", target_value=1)
+
+
 def job_of(project: Project) -> Job:
     return project.evaluator.jobs[-1]
 

@@ -8,9 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from kopt_mcp.evaluator.process import CandidateProcess
-
-RESOLUTION_US = 0.05
-"""Shortest time that is ever reported: a call that does nothing takes this long, not zero or less."""
+from kopt_mcp.evaluator.records import RESOLUTION_US as RESOLUTION_US
 
 
 @dataclass

@@ -35,6 +35,11 @@ Trust = Literal["measured", "reported"]
 Bound = Literal["memory", "compute", "latency"]
 
 
+RESOLUTION_US = 0.05
+"""Shortest time that is ever reported: a call that does nothing takes this long, not zero or less. It stands for what
+cannot be told from an empty call's time, and is no measured one."""
+
+
 @dataclass(frozen=True)
 class Timing:
     """Device time of one call (host time on a CPU)."""

@@ -193,8 +193,9 @@ def _timed(evaluation: Evaluation, planned: Plan, infos: list[WorkloadInfo], spa
         _must_pass(evaluation, planned.kernel, space)
     measured = metrics.measurement(planned.metric, infos, evaluation)
     if measured is None or evaluation.ratio is None:
+        why = "; ".join([evaluation.detail, *evaluation.notes[:2]])
         raise InputRefused(
-            f"{planned.kernel} could not be timed ({evaluation.status}): {evaluation.detail}; without a time there is "
+            f"{planned.kernel} could not be timed ({evaluation.status}): {why}; without a time there is "
             "no baseline; quiet the machine or change the workloads, then call baseline again."
         )
     return measured
