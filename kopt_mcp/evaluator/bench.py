@@ -23,7 +23,7 @@ from typing import Any
 from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Sampler, Timed
 from kopt_mcp.evaluator.audit import Audit
-from kopt_mcp.evaluator.checks import telling_values
+from kopt_mcp.evaluator.checks import calm_values, telling_values
 from kopt_mcp.evaluator.compare import BadReference, Expected
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.limits import PhysicalLimits
@@ -96,6 +96,7 @@ class WorkloadBench:
         """Times of the calls that count and were seen to be right."""
         self._right_on_hard: list[float] = []
         """Times of those on hard values, which do not count, between them."""
+        self._calm_is_due = self._random.random() < 0.5
         self._next_hard: tuple[int, str] | None = None
         """Seed and distribution of the next of these."""
 
@@ -319,7 +320,11 @@ class WorkloadBench:
             return seed, "normal", self._expected(seed, "normal")
 
     def _hard(self) -> str:
-        """A distribution on which a short cut shows; more often the one that is not recognised by a few values."""
+        """A distribution on which a short cut shows: in turns one that tells, more often the one that is not recognised
+        by a few values, and the calm ones, so that the first look and the last are at both kinds."""
+        self._calm_is_due = not self._calm_is_due
+        if self._calm_is_due and (calm := calm_values(self._problem, self._case)):
+            return self._random.choice(calm)
         named = telling_values(self._problem, self._case) or list(self._problem.distributions) or ["normal"]
         return self._random.choice([*named, *2 * named[:1]])
 
