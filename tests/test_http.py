@@ -233,6 +233,8 @@ def text_of_resource(content: Any) -> str:
 async def test_the_device_is_held_against_the_other_clients_too(project: Project) -> None:
     name = project.diagnosed()
     project.patch(name, kernel(2.0))
+    (project.root / "other.py").write_text(kernel(), encoding="utf-8")
+    (project.root / "test_other.py").write_bytes((project.root / "test_softmax.py").read_bytes())
     running, release = threading.Event(), threading.Event()
 
     def hold(job: Any, watch: Any) -> None:
@@ -250,7 +252,7 @@ async def test_the_device_is_held_against_the_other_clients_too(project: Project
         async with anyio.create_task_group() as group:
             group.start_soon(call, port, "verify", {"experiment": name})
             await anyio.to_thread.run_sync(running.wait)
-            await call(port, "baseline", {"kernel_path": "softmax.py", "target_value": 5.0, "target_metric": "gbps"})
+            await call(port, "baseline", {"kernel_path": "other.py", "target_value": 5.0, "target_metric": "gbps"})
             release.set()
     busy, right = answers
     assert re.match("device NVIDIA H200 has been held for .* one step runs at a time", text_of(busy))
