@@ -194,10 +194,12 @@ class WorkloadBench:
         candidate = self._arms[0]
         with self._blamed(candidate):
             self._sampler.require_plausible(self._arms)
-            # Behind as many calls as may be: a pause and the hard values after it would be known by one another.
-            self._prepare_hard_values()
-            self._timed(candidate, self._seeds()[: self._random.randrange(self._calls)])
-            self._look_at_hard_values(candidate)
+            # A look of either kind, each behind some calls: a pause and the hard values after it would be known by one
+            # another, and where the timing took three blocks all others may have come after one.
+            for _ in range(2):
+                self._prepare_hard_values()
+                self._timed(candidate, self._seeds()[: 1 + self._random.randrange(self._calls)])
+                self._look_at_hard_values(candidate)
         self._audited()
         # Too much may have been subtracted, of a call measured in a busier moment: nobody is to be accused of that.
         longest = stats.median(candidate.samples) * (1 + self._process_effect())
