@@ -7,12 +7,12 @@ Three bounds, all of which must hold, each written so that NaN never passes, but
 3. at every magnitude: among elements of about one size, rms(out - ref64) <= 4 * rms(ref_lp - ref64) + rms(ref64)/8 + R
 
 `ref_lp` is the reference in the workload's own dtype: the data say how much rounding is unavoidable (the twofold rule
-is the one by which FlashAttention judges itself; in float64, where nothing is wider, they are taken to be what x + dx
-below does). u is the unit roundoff of the output's type. x + dx are the inputs,
-each off by one rounding error of the type that is computed in: a result that is exact for such inputs is as good as
-any. R = c*u_acc*sqrt(K)*max(|ref64|, S) where the problem declares them, with u_acc the unit roundoff of the
-accumulator, K the length of the longest sum and S the root sum of squares of its terms. Bound 2 keeps one precision
-step down from hiding under the largest element, bound 3 keeps small elements from being dropped.
+is the one by which FlashAttention judges itself). In float64, where nothing wider shows it, that is taken to be what
+x + dx does. u is the unit roundoff of the output's type. x + dx are the inputs, each off by one rounding error of the
+type that is computed in: a result that is exact for such inputs is as good as any.
+R = c*u_acc*sqrt(K)*max(|ref64|, S) where the problem declares them, with u_acc the unit roundoff of the accumulator,
+K the length of the longest sum and S the root sum of squares of its terms. Bound 2 keeps one precision step down from
+hiding under the largest element, bound 3 keeps small elements from being dropped.
 """
 
 from __future__ import annotations
