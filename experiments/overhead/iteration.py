@@ -98,14 +98,16 @@ def evaluations(root: Path, experiment: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def run(device: str, iterations: int, pause_s: float, root: Path) -> dict[str, Any]:
+def run(device: str, iterations: int, pause_s: float, workloads: list[str] | None, root: Path) -> dict[str, Any]:
     """All iterations, as one JSON document."""
     name, versions = prepare(device, root)
     evaluator = LocalEvaluator(sys.executable, root / "cache")
     loop = Loop(root, evaluator=evaluator, detect=detect_all, present=Present())
     try:
         gpu: Any = "cpu" if device == "cpu" else "auto"
-        begun = loop.baseline(name, gpu=gpu, target_metric="gbps", target_value=OUT_OF_REACH, max_iterations=1000)
+        begun = loop.baseline(
+            name, gpu=gpu, target_metric="gbps", target_value=OUT_OF_REACH, max_iterations=1000, workloads=workloads
+        )
         made: list[dict[str, Any]] = []
         for hypothesis, content in versions:
             if len(made) == iterations:
@@ -175,11 +177,12 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0", help="cpu or cuda:N (default: %(default)s)")
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--pause", type=float, default=2.0, help="seconds before each patch (default: %(default)s)")
+    parser.add_argument("--workloads", nargs="+", metavar="NAME", help="instead of all that the problem has")
     parser.add_argument("--out", type=Path, default=Path("."))
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="kopt-iteration-"))
     try:
-        document = run(options.device, options.iterations, options.pause, root)
+        document = run(options.device, options.iterations, options.pause, options.workloads, root)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     options.out.mkdir(parents=True, exist_ok=True)
