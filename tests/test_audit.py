@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from kopt_mcp.evaluator.arms import Arm
-from kopt_mcp.evaluator.audit import Audit, Room
+from kopt_mcp.evaluator.audit import Audit
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.gate import NotShared, Passed, Values, Went
 
-MEMORY = 1 << 30
 OUTPUTS = [{"shape": [64], "dtype": "float32", "bytes": 256}]
 OVERHEAD_US, REST_US = 60.0, 25.0
 
@@ -23,30 +22,35 @@ class Open:
     """A gate: what a call takes, how far that goes up and down, and how long the device works on after it was told."""
 
     def __init__(self, us: float, noise_us: float = 0.0, fault: str = "", behind_us: float = 0.0) -> None:
-        self.us, self.noise_us, self.fault, self.behind_us = us, noise_us, fault, behind_us
-        self.passed: list[list[Values]] = []
+        self.us, self.noise_us, self.fault = us, noise_us, fault
+        self.behind: Callable[[int], float] = lambda seed: behind_us
+        self.again_at = 0
+        self.passed: list[int] = []
+        self.hard: list[int] = []
         self.works: Callable[[int], torch.Tensor] = torch.tensor
         self.takes: Callable[[int], float] = lambda seed: self.us
         self.quiet: Callable[[int], bool] = lambda seed: True
-        self.open, self.never = True, False
+        self.open = True
         self.apart_us = 0.0
         self.empty: list[Went] = []
         self._random = Random(7)
 
-    def through(self, values: list[Values], look: bool) -> list[Passed] | None:
+    def through(self, values: Values, look: bool) -> Passed | None:
         if self.fault:
             raise Fault("RUNTIME_ERROR", self.fault)
-        self.passed.append(values)
-        self.empty += [self._went(0.0, True) for _ in range(3)]
-        return None if self.never else [self._one(one.seed, look) for one in values]
-
-    def _one(self, seed: int, look: bool) -> Passed:
+        seed = values.seed
+        self.passed.append(seed)
+        self.hard += [seed] if values.distribution == "mixed" else []
+        if len(self.passed) == self.again_at:
+            return None
+        self.empty.append(self._went(0.0, True))
         went = self._went(self.takes(seed), self.quiet(seed))
-        return Passed(went._replace(all_us=went.all_us + self.behind_us), [self.works(seed)] if look else [])
+        return Passed(went._replace(all_us=went.all_us + self.behind(seed)), [self.works(seed)] if look else [])
 
     def _went(self, us: float, quiet: bool) -> Went:
         us += OVERHEAD_US + self.apart_us + self._random.gauss(0.0, self.noise_us)
-        return Went(us, us + REST_US + self.apart_us + self._random.gauss(0.0, 2 * self.noise_us), quiet)
+        all_us = us + REST_US + self.apart_us + self._random.gauss(0.0, 2 * self.noise_us)
+        return Went(us, all_us, 70.0 if quiet else 100.0)
 
     def close(self) -> None:
         self.open = False
@@ -75,7 +79,7 @@ def looked(candidate: Open, incumbent: Open, claims: tuple[float, float], ratio:
     arms = [Arm(None, samples=[us] * 9) for us in claims]  # type: ignore[arg-type]
     seeds = count(1)
     lines: Any = [candidate, incumbent]
-    audit = Audit(lines, lambda line, *_: line, Room(1 << 10, MEMORY), effect, lambda: next(seeds), Random(3))  # type: ignore[return-value, arg-type]
+    audit = Audit(lines, lambda line, *_: line, effect, lambda: next(seeds), Random(3))  # type: ignore[return-value, arg-type]
     return audit, audit.look(arms, ratio, OUTPUTS, Blamed(arms), lambda: "mixed")
 
 
@@ -85,33 +89,22 @@ def test_a_gain_that_is_one_is_seen_on_a_quiet_and_on_a_noisy_machine(noise_us: 
     audit, timed = looked(candidate, incumbent, (8.0, 10.0))
     assert "of 1.80 us gained for sure are seen" in audit.note
     assert audit.sure <= 10 / 8 + 1e-9 <= audit.most + 2e-9
-    passed = [one.seed for values in candidate.passed for one in values]
+    passed = candidate.passed
     assert len(set(passed)) == len(passed), "no two calls get the same values"
     assert len([t for t in timed if t.distribution == "normal"]) == 3
     assert all(t.seed in passed and t.outputs == [torch.tensor(t.seed)] for t in timed)
     assert (candidate.open, incumbent.open) == (False, False), "gates are closed again"
 
 
-def test_one_call_of_each_passage_of_the_candidates_is_on_hard_values_and_compared_and_does_not_count() -> None:
-    candidate, incumbent = Open(8.0), Open(10.0)
-    audit, timed = looked(candidate, incumbent, (8.0, 10.0))
-    hard = [[one.seed for one in values if one.distribution == "mixed"] for values in candidate.passed]
-    assert [len(seeds) for seeds in hard] == [1] * len(hard)
-    assert [t.seed for t in timed if t.distribution == "mixed"] == [seed for (seed,) in hard]
-    assert all(one.distribution == "normal" for values in incumbent.passed for one in values)
+def test_some_of_the_candidates_calls_are_on_hard_values_and_compared_and_do_not_count() -> None:
+    candidate, incumbent = Open(8.0, 5.0), Open(10.0, 5.0)
+    timed = looked(candidate, incumbent, (8.0, 10.0))[1]
+    assert 0 < len(candidate.hard) < len(candidate.passed) / 3
+    assert [t.seed for t in timed if t.distribution == "mixed"] == candidate.hard
+    assert incumbent.hard == []
     slow = Open(8.0)
-    slow.takes = lambda seed: 8.0 if Values(seed) in [one for values in slow.passed for one in values] else 500.0
-    assert looked(slow, Open(10.0), (8.0, 10.0))[0].sure == audit.sure, "what they take"
-
-
-def test_where_one_call_passes_at_a_time_few_are_on_hard_values() -> None:
-    candidate = Open(8.0, 40.0)
-    arms = [Arm(None, samples=[us] * 9) for us in (8.0, 10.0)]  # type: ignore[arg-type]
-    lines: Any = [candidate, Open(10.0, 40.0)]
-    seeds = count(1)
-    audit = Audit(lines, lambda line, *_: line, Room(1 << 40, MEMORY), effect, lambda: next(seeds), Random(3))  # type: ignore[return-value, arg-type]
-    audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed")
-    assert 0 < sum(one.distribution == "mixed" for (one,) in candidate.passed) < len(candidate.passed) / 2
+    slow.takes = lambda seed: 500.0 if slow.hard[-1:] == [seed] else 8.0
+    assert looked(slow, Open(10.0), (8.0, 10.0))[0].sure == pytest.approx(10 / 8), "what they take"
 
 
 def test_a_gain_of_which_part_is_seen_is_not_suspected_and_no_more_than_that_is_sure() -> None:
@@ -167,9 +160,8 @@ def test_calls_beside_which_the_device_did_something_else_do_not_count() -> None
     candidate = Open(10.0)
     candidate.quiet = lambda seed: seed % 2 == 0
     candidate.takes = lambda seed: 10.0 if seed % 2 == 0 else 1.0
-    audit, timed = looked(candidate, Open(20.0), (10.0, 20.0))
+    audit, _ = looked(candidate, Open(20.0), (10.0, 20.0))
     assert audit.sure == pytest.approx(2.0)
-    assert all(t.seed % 2 == 0 for t in timed if t.distribution == "normal")
 
 
 def test_a_call_that_leaves_its_work_out_is_among_those_that_are_compared() -> None:
@@ -179,45 +171,30 @@ def test_a_call_that_leaves_its_work_out_is_among_those_that_are_compared() -> N
 
 
 def test_a_call_whose_word_came_first_is_not_compared_for_that() -> None:
-    class Early(Open):
-        def _one(self, seed: int, look: bool) -> Passed:
-            one = super()._one(seed, look)
-            return Passed(one.went._replace(all_us=one.went.all_us + 30.0 * (seed % 4 == 0)), one.outputs)
-
-    candidate = Early(10.0)
+    candidate = Open(10.0)
     candidate.takes = lambda seed: 1.0 if seed % 4 == 0 else 2.0
+    candidate.behind = lambda seed: 30.0 if seed % 4 == 0 else 0.0
     assert all(t.seed % 4 for t in looked(candidate, Open(40.0), (10.0, 40.0))[1][:2])
 
 
 def test_work_that_is_restless_behind_what_it_told_makes_its_own_doubt_no_excuse() -> None:
-    class Restless(Open):
-        def _one(self, seed: int, look: bool) -> Passed:
-            one, chance = super()._one(seed, look), self._random
-            more = 20.0 + (chance.random() < 0.5) * 400 * chance.random()
-            return Passed(one.went._replace(all_us=one.went.all_us + more), one.outputs)
-
+    candidate, chance = Open(10.0, 0.3), Random(5)
+    candidate.behind = lambda seed: 20.0 + (chance.random() < 0.5) * 400 * chance.random()
     with pytest.raises(Fault, match="is claimed, of which"):
-        looked(Restless(10.0, 0.3), Open(30.0, 0.3), (10.0, 30.0))
-
-
-def test_what_holds_the_incumbent_up_where_nothing_is_called_is_no_gain() -> None:
-    slowed = Open(30.0)
-    slowed.apart_us = 15.0
-    with pytest.raises(Fault, match=r"sees 0\.00 us"):
-        looked(Open(30.0), slowed, (15.0, 30.0))
+        looked(candidate, Open(30.0, 0.3), (10.0, 30.0))
 
 
 def test_where_one_round_leaves_doubt_there_is_another() -> None:
     quiet, noisy = Open(8.0), Open(8.0, 40.0)
     looked(quiet, Open(10.0), (8.0, 10.0))
     looked(noisy, Open(10.0, 40.0), (8.0, 10.0))
-    assert len(noisy.passed) == 6 * len(quiet.passed)
+    assert len(noisy.passed) == 8 * len(quiet.passed)
 
 
 def test_a_gain_that_chance_makes_of_none_is_looked_for_and_not_held_against_anybody() -> None:
     arms = [Arm(None, samples=[8.0, 9.9, 11.8] * 3), Arm(None, samples=[8.1, 10.2, 12.2] * 3)]  # type: ignore[arg-type]
     lines: Any = [Open(1.0), Open(1.0)]
-    audit = Audit(lines, lambda line, *_: line, Room(1, MEMORY), effect, lambda: 1, Random(3))  # type: ignore[return-value, arg-type]
+    audit = Audit(lines, lambda line, *_: line, effect, lambda: 1, Random(3))  # type: ignore[return-value, arg-type]
     audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed")
     assert audit.sure == 1.0
     assert "of 0.00 us gained for sure" in audit.note
@@ -237,19 +214,17 @@ def test_where_no_gain_is_claimed_nobody_looks(claims: tuple[float, float]) -> N
     assert audit.sure > 1e9
 
 
-def test_calls_that_are_never_over_are_suspect_and_the_incumbents_its_own_fault() -> None:
-    endless, other = Open(10.0), Open(10.0)
-    endless.never = True
-    with pytest.raises(Fault, match="take far longer than is claimed") as caught:
-        looked(endless, other, (5.0, 10.0))
-    assert (caught.value.status, isinstance(caught.value, IncumbentFault)) == ("SUSPECT", False)
-    with pytest.raises(IncumbentFault, match="take far longer"):
-        looked(other, endless, (5.0, 10.0))
+def test_a_call_that_must_be_tried_again_gets_other_values() -> None:
+    candidate = Open(5.0)
+    candidate.again_at = 3
+    _, timed = looked(candidate, Open(10.0), (5.0, 10.0))
+    assert len(set(candidate.passed)) == len(candidate.passed) == 9
+    assert candidate.passed[2] not in [t.seed for t in timed]
 
 
 def test_a_gain_that_cannot_be_looked_into_is_none() -> None:
     class Secret(Open):
-        def through(self, values: list[Values], look: bool) -> list[Passed] | None:
+        def through(self, values: Values, look: bool) -> Passed | None:
             raise NotShared
 
     audit, timed = looked(Secret(5.0), Open(10.0), (5.0, 10.0))
@@ -263,11 +238,3 @@ def test_an_incumbent_that_fails_there_is_not_the_candidates_fault() -> None:
     with pytest.raises(Fault, match="gone") as caught:
         looked(Open(5.0, fault="gone"), Open(10.0), (5.0, 10.0))
     assert not isinstance(caught.value, IncumbentFault)
-
-
-@pytest.mark.parametrize(
-    ("input_bytes", "output_bytes", "calls"),
-    [(1 << 18, 1 << 18, 6), (64 << 20, 64 << 20, 5), (2 << 30, 4, 1)],
-)
-def test_as_many_calls_pass_as_there_is_room_for(input_bytes: int, output_bytes: int, calls: int) -> None:
-    assert Room(input_bytes, MEMORY).calls(output_bytes) == calls

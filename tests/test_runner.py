@@ -113,6 +113,15 @@ def global_state_restored() -> Iterator[None]:
         torch.set_grad_enabled(True)
 
 
+def test_a_runner_has_called_everything_before_it_knows_a_candidate(shared: mmap.mmap, tmp_path: Path) -> None:
+    made = loaded(shared, tmp_path, body("return 2 * x"))
+    reply = made.call(CALL)
+    made.prime()
+    assert made._function is torch.clone
+    made.workload(WORKLOAD)
+    assert made.call(CALL)["violations"] == reply["violations"] == []
+
+
 def test_an_output_may_lie_in_an_input_where_the_references_own_does(shared: mmap.mmap, tmp_path: Path) -> None:
     made = loaded(shared, tmp_path, body("return x"))
     with pytest.raises(Structure, match="shares the memory of an input; return memory of its own, and nothing for"):

@@ -60,8 +60,8 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list)
 
 
-def _is_list_of_lists(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(v, list) for v in value)
+def _is_list_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, list)
 
 
 def _is_sums(value: Any) -> bool:
@@ -99,8 +99,8 @@ _ANSWERS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "warm": {"us": _is_times},
     "fetch": {"outputs": _is_list},
     "timed": {"outputs": _is_list},
-    "hold": {"inputs": _is_list_of_lists},
-    "enqueue": {"outputs": _is_list_of_lists},
+    "hold": {"inputs": _is_list_or_none},
+    "enqueue": {"outputs": _is_list_or_none},
     "hand_over": {"outputs": _is_list},
     "profile": {"kernels": _is_kernels},
     "operators": {"names": _is_names},

@@ -9,7 +9,6 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
@@ -22,15 +21,17 @@ _AUDITED_GAIN = 0.01
 """Share of the incumbent's time that no gain is made of: the bar for accepting one is 1 %."""
 _SEEN_SHARE = 0.7
 """Least share of it that must be seen."""
-_MOST_CALLS, _PASSAGES, _ROUNDS, _SURE_SHARE = 6, 2, 6, 0.1
-"""How many calls pass at a time, how often in a round for each arm, and the most rounds; fewer are enough where the
-doubt is below this share of the gain."""
+_CALLS, _ROUNDS, _SURE_SHARE = 8, 8, 0.1
+"""How many calls of each arm pass in a round, and the most rounds; fewer are enough where the doubt is below this share
+of the gain."""
 _COMPARED = 2
 """How many of the candidate's calls have their outputs compared, besides one that chance chooses: those after which the
 device rested first, since a call that left work out is among them."""
 _HARD_EVERY = 6
 """In so many of the candidate's calls one is on hard values: which it is stands nowhere in its process, unlike where a
 runner draws values itself. Its output is compared; its time does not count."""
+_QUIET, _QUIET_US = 1.15, 3.0
+"""How much longer than at best filling and evicting before a call may take, if the device does nothing else."""
 _APART_US = 2.0
 """How much more than the incumbent's the candidate's process may take without a call, to where its stream says so, and
 twice that to where the device rests: more would be made by somebody."""
@@ -44,27 +45,15 @@ _DOUBT, _SURE = 3.0, 2.0
 class Gated(Protocol):
     """A gate in front of one arm's calls; `gate.Gate` is one."""
 
-    def through(self, values: list[Values], look: bool) -> list[Passed] | None:
-        """Let a call pass on each values; None where they are never over."""
+    def through(self, values: Values, look: bool) -> Passed | None:
+        """Let a call pass; None where it needs to be tried again, on other values."""
 
     def close(self) -> None:
         """It is needed no more."""
 
 
-@dataclass(frozen=True)
-class Room:
-    """How much may be queued at once."""
-
-    input_bytes: int
-    most_bytes: int
-
-    def calls(self, output_bytes: int) -> int:
-        """How many calls fit, with their outputs here and there."""
-        return max(1, min(_MOST_CALLS, self.most_bytes // max(1, self.input_bytes + 2 * output_bytes)))
-
-
-OpenGate = Callable[[Line, list[dict[str, Any]], int, float], Gated]
-"""On a line, for what the reference returns, so many calls at a time, of which one is said to take so long."""
+OpenGate = Callable[[Line, list[dict[str, Any]], float], Gated]
+"""On a line, for what the reference returns, and calls that are said to take so long."""
 Blame = Callable[[Arm], AbstractContextManager[None]]
 """In which what goes wrong is an arm's fault."""
 Hard = Callable[[], str]
@@ -86,20 +75,18 @@ class _Seen:
         """The calls after which the device rested first, one of all, and those on hard values."""
         return [*self._first, *([self._any] if self._any is not None else []), *self._hard]
 
-    def add(self, which: int, values: Sequence[Values], passed: Sequence[Passed]) -> None:
-        """Calls of one arm; those on hard values, or beside which the device did something else, do not count."""
-        for (seed, distribution), (went, outputs) in zip(values, passed, strict=True):
-            timed = Timed(went.us, went.all_us, seed, outputs, distribution)
-            if distribution != "normal":
-                self._hard.append(timed)
-                continue
-            if not went.quiet:
-                continue
-            self._went[which].append(went)
-            if which == 0:
-                self._first = heapq.nsmallest(_COMPARED, [*self._first, timed], key=lambda one: one.wall_us)
-                if self._random.randrange(len(self._went[0])) == 0:
-                    self._any = timed
+    def add(self, which: int, values: Values, passed: Passed) -> None:
+        """A call of one arm; one on hard values does not count."""
+        went = passed.went
+        timed = Timed(went.us, went.all_us, values.seed, passed.outputs, values.distribution)
+        if values.distribution != "normal":
+            self._hard.append(timed)
+            return
+        self._went[which].append(went)
+        if which == 0:
+            self._first = heapq.nsmallest(_COMPARED, [*self._first, timed], key=lambda one: one.wall_us)
+            if self._random.randrange(len(self._went[0])) == 0:
+                self._any = timed
 
     def gain(self) -> tuple[float, float]:
         """By how much the candidate's calls are shorter, and the standard error of that.
@@ -114,14 +101,21 @@ class _Seen:
     def _shorter(self, us: Callable[[Went], float], apart_us: float) -> tuple[float, float, float]:
         """Without what the two processes take differently when there is no call; the error, and the incumbent's alone.
 
-        What makes the candidate look better by more than processes differ is not taken away.
+        What would make the candidate look better by more than processes differ is not taken away.
         """
-        times = [[us(went) for went in arm] for arm in (*self._went, *(line.empty for line in self._lines))]
-        if not all(times):
+        full, empty = (_quiet(w) for w in (self._went, [line.empty for line in self._lines]))
+        if not all((*full, *empty)):
             return 0.0, math.inf, math.inf
+        times = [[us(went) for went in arm] for arm in (*full, *empty)]
         middle, errors = [stats.median(t) for t in times], [stats.median_error(t) for t in times]
         more = max(-apart_us, middle[3] - middle[2])
         return middle[1] - middle[0] - more, math.hypot(*errors), math.sqrt(2) * math.hypot(errors[1], errors[3])
+
+
+def _quiet(arms: Sequence[Sequence[Went]]) -> list[list[Went]]:
+    """What went while the device did nothing else, by how long filling and evicting took before at best, in any arm."""
+    least = min((went.cleared_us for arm in arms for went in arm), default=0.0)
+    return [[went for went in arm if went.cleared_us <= _QUIET * least + _QUIET_US] for arm in arms]
 
 
 class Audit:
@@ -131,14 +125,13 @@ class Audit:
         self,
         lines: Sequence[Line],
         open_gate: OpenGate,
-        room: Room,
         effect: Callable[[float], float],
         seed: Callable[[], int],
         rng: Random,
     ) -> None:
         """On the lines of both arms. `effect` says how far claims of calls that take so long may be off for good, see
         `Sampler`."""
-        self._lines, self._open, self._room = lines, open_gate, room
+        self._lines, self._open = lines, open_gate
         self._effect, self._seed, self._random = effect, seed, rng
         self.note = ""
         self.sure = self.most = math.inf
@@ -184,31 +177,27 @@ class Audit:
     def _passages(
         self, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame, claimed: float, hard: Hard
     ) -> _Seen:
-        count = self._room.calls(sum(o["bytes"] for o in outputs))
         seen = _Seen(self._lines, self._random)
         with ExitStack() as stack:
             gates: list[Gated] = []
             for line, arm in zip(self._lines, arms, strict=True):
                 with blame(arm):
                     call_us = stats.median(arm.samples)
-                    gates.append(stack.enter_context(closing(self._open(line, outputs, count, call_us))))
+                    gates.append(stack.enter_context(closing(self._open(line, outputs, call_us))))
             for number in range(_ROUNDS):
                 if number and _DOUBT * seen.gain()[1] < _SURE_SHARE * abs(claimed):
                     break
-                for _ in range(_PASSAGES):
-                    for which in self._random.sample(range(2), 2):
-                        values = [Values(self._seed()) for _ in range(count)]
-                        if which == 0 and self._random.random() < count / _HARD_EVERY:
-                            chosen = self._random.randrange(count)
-                            values[chosen] = values[chosen]._replace(distribution=hard())
-                        with blame(arms[which]):
-                            self._pass(which, gates[which], values, seen)
+                for which in self._random.sample([0, 1] * _CALLS, 2 * _CALLS):
+                    is_hard = which == 0 and self._random.random() < 1 / _HARD_EVERY
+                    with blame(arms[which]):
+                        self._pass(which, gates[which], hard() if is_hard else "normal", seen)
         return seen
 
-    def _pass(self, which: int, gate: Gated, values: list[Values], seen: _Seen) -> None:
-        passed = gate.through(values, look=which == 0)
-        if passed is None:
-            raise Fault("SUSPECT", f"its calls take far longer than is claimed {_BY}")
+    def _pass(self, which: int, gate: Gated, distribution: str, seen: _Seen) -> None:
+        passed = None
+        while passed is None:
+            values = Values(self._seed(), distribution)
+            passed = gate.through(values, look=which == 0)
         seen.add(which, values, passed)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,11 @@ from kopt_mcp.evaluator.inputs import Guarded, draw, room
 from kopt_mcp.evaluator.loading import imported
 from kopt_mcp.evaluator.operators import computing, dispatched, kernel_rows
 from kopt_mcp.evaluator.outbox import COUNT, FAILED, TOKEN_BYTES, Outbox, dtype_name, view, where
-from kopt_mcp.evaluator.queueing import DONE_AT, EMPTY, GO_AT, Stream
+from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT, Stream
 from kopt_mcp.evaluator.timing import EventClock, WallClock, clock_for
 from kopt_mcp.evaluator.watching import (
     Poison,
     Structure,
-    fingerprint,
     global_state,
     late,
     plain_outputs,
@@ -33,7 +33,7 @@ from kopt_mcp.evaluator.watching import (
     state_changes,
     sums,
 )
-from kopt_mcp.problem import Spec
+from kopt_mcp.problem import DISTRIBUTIONS, Spec
 
 
 class Candidate:
@@ -78,7 +78,7 @@ class Candidate:
         self._made_clock: WallClock | EventClock | None = None
         self._operators = dispatched()
         self._gate: Stream | None = None
-        self._held: list[Guarded] = []
+        self._held: Guarded | None = None
 
     @property
     def clock(self) -> WallClock | EventClock:
@@ -88,13 +88,16 @@ class Candidate:
         return self._made_clock
 
     def prime(self) -> None:
-        """Make a GPU load what drawing, keeping and fingerprinting need, so that no first call pays for it."""
-        values = draw([Spec("normal", (64, 64), "float16", {"scale": 1.0, "shift": 0.0})], [], 1, self.device)
-        values.guards_intact()
-        kept = [t.clone() for t in values.tensors()]
-        same_bits(kept[0], values.tensors()[0])
-        fingerprint(kept)
-        self.clock.sample(lambda: None, 10.0, warm=False)
+        """Call a function of our own: a GPU loads what checking and timing need, and no first call pays for it."""
+        self._function = torch.clone
+        call: dict[str, Any] = {"seed": 1, "layout": "contiguous", "poison": 0, "own_stream": False, "first_seed": None}
+        call["shares"] = False
+        for dtype in ("float32", "float16", "bfloat16"):
+            spec = asdict(Spec("normal", (64, 64), dtype, {"scale": 1.0, "shift": 0.0}))
+            self.workload({"inputs": [{"spec": spec}], "params": {}, "outputs": [], "literals": []})
+            for distribution in DISTRIBUTIONS:
+                self.call({**call, "distribution": distribution})
+            self.sample({**call, "distribution": "normal", "spin_us": 10.0, "warm": False, "keep": False})
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import or build the candidate, which may compute for `cpu_s` seconds in all."""
@@ -123,7 +126,7 @@ class Candidate:
         self._kept.clear()
         self._previous.clear()
         self._laid.clear()
-        self._held.clear()
+        self._held = None
         return {}
 
     def call(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -235,28 +238,26 @@ class Candidate:
         return {"outputs": self._outbox.put(plain_outputs(self._laid[-1], [], self.device))}
 
     def hold(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Make the arguments of some calls, over memory that the harness is to fill each time; see `gate`."""
+        """Make the arguments of a call, over memory that the harness is to fill each time; see `gate`."""
         if self._gate is None:
             self._gate = Stream(self._shared)
-        self._held = [self._draw({**message, "seed": 1 + n}) for n in range(message["count"])]
-        return {"inputs": _named([inputs.buffers for inputs in self._held], on_device.named)}
+        self._held = self._draw({**message, "seed": 1})
+        return {"inputs": _named(self._held.buffers, on_device.named)}
 
     def enqueue(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Queue some of these calls, and say where their outputs will be: each between two words of its own, and before
-        them the same with next to nothing between."""
+        """Queue a call between two words, and before it the same with next to nothing between; say where its outputs
+        will be."""
         assert self._gate is not None
+        assert self._held is not None
         assert not isinstance(self.clock, WallClock)
-        held, self._laid = self._held[: message["count"]], []  # alive until the next ones: the harness reads them
-        for ticket, inputs in enumerate([*[None] * EMPTY, *held], message["ticket"]):
-            self._gate.wait(GO_AT, ticket)
-            if inputs is None:
-                self.clock.touch()
-            else:
-                self._laid.append(self._function(*inputs.args))
-            self._gate.write(DONE_AT, ticket)
-        made = zip(self._laid, held, strict=True)
-        outputs = [plain_outputs(out, self._own(inputs.args), self.device) for out, inputs in made]
-        return {"outputs": _named(outputs, _lying)}
+        ticket = message["ticket"]
+        self._gate.wait(GO_AT, ticket)
+        self.clock.touch()
+        self._gate.write(DONE_AT, ticket)
+        self._gate.wait(GO_AT, ticket + 1)
+        self._laid = [self._function(*self._held.args)]  # alive until the next one: the harness reads it
+        self._gate.write(DONE_AT, ticket + 1)
+        return {"outputs": _named(plain_outputs(self._laid[0], self._own(self._held.args), self.device), _lying)}
 
     def drain(self, _: dict[str, Any]) -> dict[str, Any]:
         """Wait until nothing of this process is left on the device, on whatever stream."""
@@ -349,17 +350,19 @@ class Candidate:
         return found
 
 
-def _named(calls: list[list[torch.Tensor]], name: Callable[..., dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """How the harness finds these tensors; nothing where no other process can be given their memory."""
+def _named(tensors: list[torch.Tensor], name: Callable[..., dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """How the harness finds these tensors; None where no other process can be given their memory."""
     driver = on_device.CudaDriver()
     try:
-        return [[name(driver, tensor) for tensor in call] for call in calls]
+        return [name(driver, tensor) for tensor in tensors]
     except OSError:
-        return []
+        return None
 
 
 def _lying(driver: on_device.Driver, tensor: torch.Tensor) -> dict[str, Any]:
     """Where an output's bytes are, gaps and all, and how they are to be read."""
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else -1
     lies = {"shape": list(tensor.shape), "strides": list(tensor.stride()), "dtype": dtype_name(tensor)}
+    if tensor.numel() == 0:
+        return {"bytes": 0, "lies": lies}
     return {**on_device.named(driver, tensor.as_strided((last + 1,), (1,)).view(torch.uint8)), "lies": lies}

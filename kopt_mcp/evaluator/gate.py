@@ -1,22 +1,23 @@
 """Calls on a GPU between two moments that the harness knows: how long they take by its own clock, and nothing else.
 
-The runner queues its calls, each behind a word in the shared memory on which its stream waits, and before another that
-its stream writes. Then its process is stopped, and the calls go one by one. The harness puts values that nobody there
-has seen into a call's inputs, evicts the L2 and sets the first word; behind that it waits for the second one with a
-kernel of its own, which gets the device when no kernel of the candidate's has it, and sets a third. All this is queued
-on the device at once, so that nobody else has the device in between. The clock runs from the first word to the third;
-then the inputs must be as they were, and the outputs are read. What is known to get past this stands in the README.
+The runner queues a call behind a word in the shared memory on which its stream waits, and before another that its
+stream writes. Then its process is stopped. The harness puts values that nobody there has seen into the call's inputs,
+evicts the L2 and sets the first word; it waits for the second one with a kernel of its own, which runs when no other
+does any more, and behind that spoils the inputs and copies the outputs. All this is queued on the device at once, so
+that nobody has it in between, and words in memory of the harness's own say when the first word was set and when its
+kernel had run. Before each call the same goes by with next to nothing for a call, which tells what all that takes.
 
-What the device takes to change hands and to see words is in every such time: before the calls go pairs of words with
-next to nothing in between, which tell how long that is. Launching is not in it, since it came before; but a call that
-waits for the device itself cannot be stopped: it goes alone, and what its host does after the wait is in it.
+Launching is not in a time, since it came before; but a call that waits for the device itself cannot be stopped: what
+its process does until it answers is in its time.
 """
 
 from __future__ import annotations
 
+import mmap
 import select
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -26,24 +27,33 @@ from kopt_mcp.evaluator import on_device
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.inputs import GUARD, Guarded, draw
 from kopt_mcp.evaluator.process import CandidateProcess
-from kopt_mcp.evaluator.queueing import DONE_AT, EMPTY, GO_AT, REST_AT, Stream
+from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT, Stream
 from kopt_mcp.evaluator.snapshots import rebuilt
-from kopt_mcp.problem import Case, Problem
+from kopt_mcp.problem import Case, Problem, Spec
 
-_QUEUED_S, _QUEUED_TIMES = 0.01, 3
-"""How long queueing may take, and how many times as long as it did at first: a call that waits for the device itself
-never comes to an end of it."""
-_CLEARED_FIRST, _IN_VAIN_MOST = 5, 50
-_IDLE, _IDLE_US = 1.15, 3.0
-"""How much longer than at best an eviction takes at the most if the device does nothing else."""
+_QUEUED_S, _WAITS_S = 0.2, 0.01
+"""Longest time for queueing a call: one that waits for the device itself never comes to an end of it. And how long such
+a call is given to get to where it waits."""
 _PATIENCE = 20
 """How many times as long as it is said to take a call may take before it is given up."""
 _MOST_S = 0.5
 """Longest time for a call that takes no time: what it takes is added."""
-_REST_US = 1000.0
-"""How long the device may take to come to rest behind a call: longer, up to the two milliseconds of a time slice, where
-several streams of the calls behind it wait already."""
+_BEGIN_AT, _REST_AT = 0, 128
+"""Where words lie that the runner cannot write: from when a call may go, and when the device has come to rest."""
 Step = Callable[[], None]
+
+
+class Clears(Protocol):
+    """What is needed of a clock; `timing.EventClock` is one."""
+
+    def clear(self, before: Step, after: Step) -> Callable[[], float]:
+        """Evict between what the two enqueue; what is returned waits, and says how many microseconds that took."""
+
+    def touch(self) -> None:
+        """Enqueue a kernel that does next to nothing."""
+
+    def wait(self) -> None:
+        """Until all that was enqueued is over."""
 
 
 class Values(NamedTuple):
@@ -54,14 +64,14 @@ class Values(NamedTuple):
 
 
 class Went(NamedTuple):
-    """What was let go, a call or nothing."""
+    """What was let go, a call or nothing, in microseconds."""
 
     us: float
-    """Microseconds from the word to go on until the runner's stream said that it was over."""
+    """From the word to go on until the runner's stream said that it was over."""
     all_us: float
-    """The same until the device did nothing any more."""
-    quiet: bool
-    """Whether the device did nothing else before."""
+    """The same until the device came to rest."""
+    cleared_us: float
+    """What filling and evicting took before: more than ever if the device did other work."""
 
 
 class Passed(NamedTuple):
@@ -75,24 +85,41 @@ class Passed(NamedTuple):
 class NotShared(Exception):
     """A process's memory is of a kind that no other process can be given."""
 
-    def __str__(self) -> str:
-        return "a process's memory cannot be given to another"
-
 
 class Line:
-    """One process's words, and what has passed between them without a call. All its gates share it. Close it."""
+    """One process's words. All its gates share it. Close it."""
 
     def __init__(self, process: CandidateProcess) -> None:
         """Raises:
         OSError: the device cannot see the shared memory.
         """
-        self.process, self.word = process, process.runner.shared
-        self.stream = Stream(self.word.memory)
+        self.process, self.shared = process, process.runner.shared
+        self.shared.poke(GO_AT, 0)
+        self.shared.poke(DONE_AT, 0)
+        self.words = Stream(self.shared.memory)
+        self._own = mmap.mmap(-1, mmap.PAGESIZE)
+        self.moments = Stream(self._own, 0)
         self.empty: list[Went] = []
+        """What has gone without a call."""
+        self._ticket = 0
 
     def close(self) -> None:
         """No gate is used any more."""
-        self.stream.close()
+        self.words.close()
+        self.moments.close()
+
+    def tickets(self) -> tuple[int, int]:
+        """For what has no call, and for a call."""
+        self._ticket += 2
+        return self._ticket - 1, self._ticket
+
+    def when(self, at: int, ticket: int, most_s: float) -> float | None:
+        """The moment when a word of the harness's own holds a ticket; None where it never does."""
+        return _when(lambda: int.from_bytes(self._own[at : at + 4], sys.byteorder), ticket, most_s)
+
+    def done(self, ticket: int, most_s: float) -> float | None:
+        """The moment when the runner's stream has said that it is over; None where it never does."""
+        return _when(lambda: self.shared.peek(DONE_AT), ticket, most_s)
 
 
 class Gate:
@@ -105,33 +132,34 @@ class Gate:
         problem: Problem,
         case: Case,
         outputs: list[dict[str, Any]],
-        count: int,
-        clearing: Clearing,
+        clock: Clears,
         call_us: float = 0.0,
         device: str = "cuda",
     ) -> None:
-        """For up to `count` calls at a time, of which one is said to take `call_us`.
+        """For calls that are said to take `call_us`.
 
         Raises:
             NotShared; Fault: the candidate failed.
         """
-        self._line, self._process, self._word = line, line.process, line.word
-        self._driver, self._case, self._clearing = driver, case, clearing
+        self._line, self._process, self._driver, self._clock = line, line.process, driver, clock
+        self._case, self._device = case, device
         self._mutates, self._free = problem.mutates, {*problem.mutates, *problem.scratch}
-        self._device = device
+        self._at = [position for position, item in enumerate(case.inputs) if isinstance(item, Spec)]
+        """Which arguments are tensors."""
         self._most_s = _MOST_S + _PATIENCE * call_us * 1e-6
-        self._queued_s = 0.0
-        self._stops = self._together = True
-        """Whether calls can be queued, and are over although their process is stopped; and whether several can be."""
+        self._stops = True
+        """Whether a call can be queued, and is over although its process is stopped."""
         self._maps: dict[bytes, tuple[int, int]] = {}
         """Where the candidate's allocations lie here, and their sizes, by their handles: each is mapped once."""
         try:
             self._process.workload(case, outputs)
-            self._inputs = self._hold(count)
-            begin = time.perf_counter()
-            self._queue(count, waiting=False)  # so that all memory is there, and nothing needs to be loaded
-            self._places(count)
-            self._queued_s = time.perf_counter() - begin
+            described = self._process.ask("hold", distribution="normal", layout="contiguous")["inputs"]
+            if described is None:
+                raise NotShared
+            self._inputs = [driver.view(*self._open(meta)) for meta in described]
+            with self._queued(_QUEUED_S):  # so that all memory is there, and nothing needs to be loaded
+                pass
+            self._places()
         except BaseException:
             self.close()
             raise
@@ -148,80 +176,54 @@ class Gate:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _hold(self, count: int) -> list[list[tuple[int, int]]]:
-        """Where the inputs of calls lie."""
-        described = self._process.ask("hold", count=count, distribution="normal", layout="contiguous")["inputs"]
-        if not described:
-            raise NotShared
-        return [[self._open(meta) for meta in call] for call in described]
-
-    def through(self, values: list[Values], look: bool) -> list[Passed] | None:
-        """Let a call pass on each values, and read what they put out if it is looked at; None where one is never over.
+    def through(self, values: Values, look: bool) -> Passed | None:
+        """Let a call pass, and read what it puts out if it is looked at. None where it was not over while its process
+        was stopped: that is not tried again, and other values are needed.
 
         Raises:
-            NotShared; Fault: the candidate failed, its outputs are none, or the device never rests.
+            NotShared; Fault: the candidate failed, its outputs are none, or the call is never over.
         """
-        if self._together:
-            passed = self._one_by_one(values, look)
-            self._together = passed is not None and all(c.went.all_us - c.went.us < _REST_US for c in passed)
-            if self._together:
-                return passed
-        if self._stops:
-            each = [self._one_by_one([one], look) for one in values]
-            if self._stops:
-                return _joined(each)
-        return _joined([self._beside(one, look) for one in values])
+        drawn = draw(self._case.inputs, self._case.literals, values.seed, self._device, values.distribution)
+        passed = self._stopped_call(drawn, look) if self._stops else self._beside(drawn, look)
+        self._process.ask("drain")  # nothing may be left on the device that the other's calls would wait for
+        return passed
 
-    def _one_by_one(self, values: list[Values], look: bool) -> list[Passed] | None:
-        """While their process is stopped; None where they cannot be queued, or are not over then."""
-        tickets, queued = self._queue(len(values))
-        passed: list[Passed] | None = None
-        try:
+    def _stopped_call(self, drawn: Guarded, look: bool) -> Passed | None:
+        """While its process is stopped."""
+        went: tuple[Went, float] | None = None
+        found: list[_Found] = []
+        with self._queued(_QUEUED_S) as (tickets, queued):
             if queued:
-                places = self._places(len(values))
-                for meta in (meta for call in places for meta in call):
-                    self._mapped(meta)  # ahead of time, so as to read at once
+                places = [self._place(meta) for meta in self._places()]
                 with self._stopped():
-                    passed = self._passage(tickets, values, look, lambda number: places[number])
-        finally:
-            self._word.poke(GO_AT, tickets[-1])  # nothing may be left waiting
+                    went = self._call(tickets, drawn, lambda: found.append(self._found(drawn, places)))
         if not queued:
-            self._places(len(values))
-        self._leave()
-        self._stops = passed is not None
-        return passed
+            self._places()
+        self._stops = went is not None
+        return None if went is None else Passed(went[0], self._outputs(found[0], places, look))
 
-    def _beside(self, values: Values, look: bool) -> list[Passed] | None:
-        """While its process goes on, which waits for the device in the midst of the call."""
-        tickets, _ = self._queue(1)
-        passed = self._passage(tickets, [values], look, lambda _: self._places(1)[0])
-        if passed is None:
-            self._word.poke(GO_AT, tickets[-1])
-            self._places(1)
-        self._leave()
-        return passed
+    def _beside(self, drawn: Guarded, look: bool) -> Passed:
+        """While its process goes on, which waits for the device in the midst of the call: over when it has answered."""
+        with self._queued(_WAITS_S) as (tickets, _):
+            went = self._call(tickets, drawn, _nothing)
+        places = [self._place(meta) for meta in self._places()]
+        if went is None:
+            raise Fault("SUSPECT", "its calls take far longer than is claimed by the harness's own clock")
+        found = self._found(drawn, places)
+        self._clock.wait()
+        all_us = (time.perf_counter() - went[1]) * 1e6
+        return Passed(went[0]._replace(all_us=all_us), self._outputs(found, places, look))
 
-    def _passage(
-        self, tickets: range, values: list[Values], look: bool, place: Callable[[int], list[Any]]
-    ) -> list[Passed] | None:
-        """Let go what is queued, first that without a call; None where something is never over."""
-        for ticket in tickets[:EMPTY]:
-            if (empty := self._went(ticket, _nothing)) is None:
-                return None
-            self._line.empty += [empty] if empty.quiet else []
-        passed = []
-        for number, ticket in enumerate(tickets[EMPTY:]):
-            drawn = draw(
-                self._case.inputs, self._case.literals, values[number].seed, self._device, values[number].distribution
-            )
-            if (went := self._went(ticket, lambda n=number, d=drawn: self._fill(n, d))) is None:  # type: ignore[misc]
-                return None
-            passed.append(Passed(went, self._read(number, drawn, place(number), look)))
-        return passed
-
-    def _leave(self) -> None:
-        """See that nothing is left on the device that the other's calls would wait for."""
-        self._process.ask("drain")
+    @contextmanager
+    def _queued(self, longest_s: float) -> Iterator[tuple[tuple[int, int], bool]]:
+        """Have a call queued, and before it what has none: their tickets, and whether both are. In the end they go."""
+        tickets = self._line.tickets()
+        self._process.begin("enqueue", ticket=tickets[0])
+        queued = bool(select.select([self._process.runner.channel.fileno()], [], [], longest_s)[0])
+        try:
+            yield tickets, queued
+        finally:
+            self._line.shared.poke(GO_AT, tickets[1])
 
     @contextmanager
     def _stopped(self) -> Iterator[None]:
@@ -232,158 +234,138 @@ class Gate:
         finally:
             turn.release(pid, [])
 
-    def _queue(self, count: int, waiting: bool = True) -> tuple[range, bool]:
-        """Have so many calls queued, and before them what has no call: their tickets, and whether all are."""
-        first = self._word.peek(GO_AT) + 1
-        tickets = range(first, first + EMPTY + count)
-        if not waiting:
-            self._word.poke(GO_AT, tickets[-1])
-        self._process.begin("enqueue", ticket=first, count=count)
-        longest_s = _QUEUED_S + _QUEUED_TIMES * self._queued_s
-        return tickets, bool(select.select([self._process.runner.channel.fileno()], [], [], longest_s)[0])
-
-    def _places(self, count: int) -> list[list[Any]]:
-        """Where the outputs of calls that were queued will be.
+    def _places(self) -> list[Any]:
+        """Where the outputs of the call that was queued will be.
 
         Raises:
             NotShared; Fault: the candidate failed.
         """
-        places: list[list[Any]] = self._process.answer("enqueue")["outputs"]
-        if not places:
+        places: list[Any] | None = self._process.answer("enqueue")["outputs"]
+        if places is None:
             raise NotShared
-        if len(places) != count:
-            raise Fault("CHEATED", "the candidate's process queued other calls than it was asked for")
         return places
 
-    def _went(self, ticket: int, before: Step) -> Went | None:
-        """Let what waits for a ticket go; None where it is never over."""
+    def _call(self, tickets: tuple[int, int], drawn: Guarded, then: Step) -> tuple[Went, float] | None:
+        """Let go what is queued, first that without a call: how the call went, and when it began; None if it is never
+        over."""
+        if (empty := self._went(tickets[0], _nothing, _nothing)) is None:
+            return None
+        self._line.empty.append(empty[0])
+        return self._went(tickets[1], lambda: self._fill(drawn), then)
+
+    def _went(self, ticket: int, before: Step, then: Step) -> tuple[Went, float] | None:
+        line = self._line
 
         def after() -> None:
-            self._line.stream.write(GO_AT, ticket)
-            self._line.stream.wait(DONE_AT, ticket)
-            self._clearing.touch()
-            self._line.stream.write(REST_AT, ticket)
+            line.moments.write(_BEGIN_AT, ticket)
+            line.words.write(GO_AT, ticket)
+            line.words.wait(DONE_AT, ticket)
+            self._clock.touch()
+            line.moments.write(_REST_AT, ticket)
+            then()
 
-        quiet = self._clearing(before, after)
-        moments = [self._when(at, ticket) for at in (GO_AT, DONE_AT, REST_AT)]
-        self._word.poke(DONE_AT, ticket)  # where it never came, our own stream must not wait for ever
-        begin, over, rest = moments
+        cleared_us = self._clock.clear(before, after)
+        begin = line.when(_BEGIN_AT, ticket, self._most_s)
+        if (over := line.done(ticket, self._most_s)) is None:
+            line.shared.poke(DONE_AT, ticket)  # our own stream must not wait for ever
+        rest = line.when(_REST_AT, ticket, self._most_s)
         if begin is None or over is None or rest is None:
             return None
-        return Went((over - begin) * 1e6, (rest - begin) * 1e6, quiet())
+        return Went((over - begin) * 1e6, (rest - begin) * 1e6, cleared_us()), begin
 
-    def _when(self, at: int, ticket: int) -> float | None:
-        """The moment when a word holds a ticket; None where it never does."""
-        latest = time.perf_counter() + self._most_s
-        while self._word.peek(at) != ticket:
-            if time.perf_counter() > latest:
-                return None
-        return time.perf_counter()
-
-    def _fill(self, number: int, drawn: Guarded) -> None:
+    def _fill(self, drawn: Guarded) -> None:
         """By a kernel: while an engine copies, another process could have the device."""
-        for buffer, (address, size) in zip(drawn.buffers, self._inputs[number], strict=True):
-            if buffer.numel() != size:
+        for buffer, memory in zip(drawn.buffers, self._inputs, strict=True):
+            if buffer.numel() != memory.numel():
                 raise Fault("CHEATED", "the candidate's process described inputs of another size")
-            torch.bitwise_or(buffer, 0, out=self._driver.view(address, size))
+            torch.bitwise_or(buffer, 0, out=memory)
 
-    def _read(self, number: int, drawn: Guarded, places: list[Any], look: bool) -> list[torch.Tensor]:
-        """The outputs of a call, if they are looked at. In any case its inputs must be as they were.
+    def _found(self, drawn: Guarded, places: Sequence[_Place]) -> _Found:
+        """What a call has left behind. Enqueued, and not waited for.
+
+        Outputs are copied while the inputs are spoilt: they must be no other addresses of the same memory.
+        """
+        inputs = list(zip(self._at, drawn.buffers, self._inputs, strict=True))
+        intact = [_same(memory, buffer, at in self._free) for at, buffer, memory in inputs]
+        changed = {
+            at: _argument(memory, drawn.args[at], buffer) for at, buffer, memory in inputs if at in self._mutates
+        }
+        for memory in self._inputs:
+            memory.bitwise_not_()
+        outputs = [place.memory.clone() for place in places]
+        for memory in self._inputs:
+            memory.bitwise_not_()
+        return _Found(intact, [changed[at] for at in self._mutates], outputs)
+
+    def _outputs(self, found: _Found, places: Sequence[_Place], look: bool) -> list[torch.Tensor]:
+        """What a call has put out, mutated inputs first, if it is looked at; its other inputs must be as they were.
 
         Raises:
             Fault: they are not, or the outputs are none.
         """
-        at = [i for i, a in enumerate(drawn.args) if isinstance(a, torch.Tensor)]
-        views = [self._driver.view(*place) for place in self._inputs[number]]
-        for position, buffer, view in zip(at, drawn.buffers, views, strict=True):
-            parts = [slice(GUARD), slice(-GUARD, None)] if position in self._free else [slice(None)]
-            if not all(torch.equal(view[part], buffer[part]) for part in parts):
+        for position, intact in zip(self._at, found.intact, strict=True):
+            if not intact:
                 raise Fault("INCORRECT_NUMERICAL", f"a timed call changed its input {position}, or memory beside it")
-        if not look:
-            return []
-        changed = [_typed(views[at.index(i)].clone(), drawn.args[i], drawn.buffers[at.index(i)]) for i in self._mutates]
-        for position, view in zip(at, views, strict=True):
-            if position not in self._free:
-                view.bitwise_not_()  # outputs must be copies, not other addresses of the same memory
-        return [*changed, *(self._output(meta) for meta in places)]
+        return [*found.changed, *rebuilt(found.outputs, [place.lies for place in places])] if look else []
 
-    def _output(self, meta: Any) -> torch.Tensor:
-        data = on_device.copied(self._driver, meta, *self._mapped(meta))
-        return rebuilt([data], [meta.get("lies")])[0]
+    def _place(self, meta: Any) -> _Place:
+        """An output, gaps and all, where it will be."""
+        if isinstance(meta, dict) and meta.get("bytes") == 0:
+            return _Place(torch.empty(0, dtype=torch.uint8, device=self._device), meta.get("lies"))
+        address, size = self._open(meta)
+        if meta["dtype"] != "uint8" or len(meta["shape"]) != 1:
+            raise Fault("CHEATED", "the runner described an output that is none")
+        return _Place(self._driver.view(address, size), meta.get("lies"))
 
     def _open(self, meta: Any) -> tuple[int, int]:
-        """Where an input lies here, and its size."""
-        address, size = self._mapped(meta)
-        if meta["offset"] + meta["bytes"] > size:
-            raise Fault("CHEATED", "the runner described an input beyond the end of its memory")
-        return address + meta["offset"], meta["bytes"]
-
-    def _mapped(self, meta: Any) -> tuple[int, int]:
+        """Where something lies here, and its size."""
         handle = on_device.checked(meta)
         if handle not in self._maps:
             try:
                 self._maps[handle] = self._driver.open(handle)
             except OSError as error:
                 raise Fault("RUNTIME_ERROR", f"its memory cannot be reached: {error.strerror}") from None
-        return self._maps[handle]
+        address, size = self._maps[handle]
+        if meta["offset"] + meta["bytes"] > size:
+            raise Fault("CHEATED", "the runner described memory beyond its end")
+        return address + meta["offset"], meta["bytes"]
 
 
-def _joined(parts: list[list[Passed] | None]) -> list[Passed] | None:
-    return None if None in parts else [one for part in parts for one in part or []]
+class _Place(NamedTuple):
+    memory: torch.Tensor
+    """The bytes themselves."""
+    lies: Any
+    """How they are to be read, as the runner says."""
 
 
-def _typed(memory: torch.Tensor, like: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
-    """An argument in a copy of the buffer in which it lies."""
+class _Found(NamedTuple):
+    intact: list[torch.Tensor]
+    """Of each input, whether it is as it was, or only what lies beside it if the call may change it."""
+    changed: list[torch.Tensor]
+    outputs: list[torch.Tensor]
+
+
+def _same(memory: torch.Tensor, buffer: torch.Tensor, free: bool) -> torch.Tensor:
+    if free:
+        return ((memory[:GUARD] == buffer[:GUARD]) & (memory[-GUARD:] == buffer[-GUARD:])).all()
+    if memory.numel() % 8 == 0:
+        memory, buffer = memory.view(torch.int64), buffer.view(torch.int64)
+    return (memory == buffer).all()
+
+
+def _argument(memory: torch.Tensor, like: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+    """A copy of an argument that lies somewhere as it lies in its buffer."""
     start = like.data_ptr() - buffer.data_ptr()
-    data = memory[start : start + like.numel() * like.element_size()]
+    data = memory[start : start + like.numel() * like.element_size()].clone()
     return data.view(like.dtype).as_strided(like.shape, like.stride())
 
 
-class Clears(Protocol):
-    """What is needed of a clock; `timing.EventClock` is one."""
-
-    def clear(self, before: Step, after: Step) -> Callable[[], float]:
-        """Evict between what the two enqueue; what is returned waits, and says how many microseconds it took."""
-
-    def touch(self) -> None:
-        """Enqueue a kernel that does next to nothing."""
-
-
-class Clearing:
-    """Evicts the L2 from the harness's own context, and sees by that whether the device does anything else.
-
-    Work that a candidate has left on the device would be in the time of the calls that come next, which are another's.
-    """
-
-    def __init__(self, clock: Clears) -> None:
-        self._clock = clock
-        self._least = 0.0
-        self._in_vain = 0
-
-    def __call__(self, before: Step, after: Step) -> Callable[[], bool]:
-        """Evict between what the two enqueue; what is returned waits, and says whether the device did nothing else.
-
-        Raises:
-            Fault: it never does nothing else.
-        """
-        if self._least == 0.0:
-            self._least = min(self._clock.clear(_nothing, _nothing)() for _ in range(_CLEARED_FIRST))
-        over = self._clock.clear(before, after)
-
-        def quiet() -> bool:
-            us = over()
-            self._least = min(self._least, us)
-            alone = us <= _IDLE * self._least + _IDLE_US
-            self._in_vain = 0 if alone else self._in_vain + 1
-            if self._in_vain > _IN_VAIN_MOST:
-                raise Fault("DEVICE_BUSY", "the device works while nothing of this evaluation should run there")
-            return alone
-
-        return quiet
-
-    def touch(self) -> None:
-        """Enqueue a kernel of our own, which gets the device when nobody else uses it."""
-        self._clock.touch()
+def _when(word: Callable[[], int], ticket: int, most_s: float) -> float | None:
+    latest = time.perf_counter() + most_s
+    while word() != ticket:
+        if time.perf_counter() > latest:
+            return None
+    return time.perf_counter()
 
 
 def _nothing() -> None:

@@ -6,7 +6,6 @@ Started by `client`, or by a problem file's own command line, under the user's i
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from collections.abc import Callable
@@ -20,14 +19,14 @@ import torch
 
 from kopt_mcp.evaluator import bench, ceilings, checks, device_state, mutants, own_modules, preparing, sandbox, verify
 from kopt_mcp.evaluator.arms import Arm, Sampler
-from kopt_mcp.evaluator.audit import Audit, Room
+from kopt_mcp.evaluator.audit import Audit
 from kopt_mcp.evaluator.bench import WorkloadBench
 from kopt_mcp.evaluator.claimed import Claimed
 from kopt_mcp.evaluator.compare import BadReference
 from kopt_mcp.evaluator.device_state import Observer
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.files import HarnessError, load_problem, read, source
-from kopt_mcp.evaluator.gate import Clearing, Gate, Line
+from kopt_mcp.evaluator.gate import Gate, Line
 from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.limits import PhysicalLimits
 from kopt_mcp.evaluator.machine import torch_device
@@ -47,7 +46,7 @@ from kopt_mcp.evaluator.runners import Place
 from kopt_mcp.evaluator.spent import Spent
 from kopt_mcp.evaluator.timing import EventClock, WallClock
 from kopt_mcp.evaluator.zygote import Zygote
-from kopt_mcp.problem import Problem, Spec, Workload
+from kopt_mcp.problem import Problem, Workload
 
 __all__ = ["Harness", "HarnessError", "load_problem"]
 
@@ -57,8 +56,6 @@ _MOST_TEAM, _CORES_EACH = 6, 3
 kept ready: a benchmark takes two of them, and what comes after it the others."""
 _ROOMY_BYTES = 32 << 30
 """Memory from which a GPU has room for them, and for the references of several checks at a time."""
-_HELD_BACK = 64
-"""What part of a GPU's memory the inputs and outputs of calls that are held back may take."""
 
 _RANDOM = SystemRandom()
 
@@ -93,13 +90,11 @@ class Harness:
         self._team = max(1, min(_MOST_TEAM, _cores() // _CORES_EACH)) if roomy else 1
         self._spares = max(2, self._team) if roomy else 0
         self._event_clock: EventClock | None = None
-        self._clearing: Clearing | None = None
         self._gate = ""
         """Whether calls can pass a gate here; empty where the harness holds the clock anyway."""
         if device != "cpu":
             self._event_clock = EventClock(here.l2_bytes)
-            self._clearing = Clearing(self._event_clock)
-            self._gate = preparing.outputs_on_device(self._place, self._clearing)
+            self._gate = preparing.outputs_on_device(self._place, self._event_clock)
             preparing.triton(self._place, self.torch_device)
             self._place.spares.restock(self._spares)
 
@@ -261,10 +256,8 @@ class Harness:
             _start(processes)
             if self._gate:
                 processes[0].isolation["outside clock"] = self._gate
-            lines = [Line(p) for p in processes] if self._gate == "on" and len(processes) == 2 else []
-            for line in lines:
-                stack.callback(line.close)
-            results, seen = self._time(problem, timed, processes, lines, job, observer, said)
+            with contextlib.ExitStack() as lines:
+                results, seen = self._time(problem, timed, processes, lines, job, observer, said)
             state = observer.after()
             process = processes[0]
             with spent.on("end"):
@@ -291,7 +284,7 @@ class Harness:
         problem: Problem,
         timed: list[Workload],
         processes: list[CandidateProcess],
-        lines: list[Line],
+        stack: contextlib.ExitStack,
         job: Job,
         observer: Observer,
         said: Said,
@@ -300,6 +293,7 @@ class Harness:
         limits = PhysicalLimits(self.ceilings(), self._place.cache_bytes, self._kind)
         checked = _RANDOM.choice(timed)  # the incumbent has been checked before: one look at it is enough
         spent = processes[0].spent
+        lines = self._lines(processes, stack)
         benches = [
             WorkloadBench(
                 problem,
@@ -346,18 +340,22 @@ class Harness:
         empty_us = preparing.empty_call_us(self._place, self._evictor)
         return Held(problem, case, self._evictor, empty_us, rng)
 
+    def _lines(self, processes: list[CandidateProcess], stack: contextlib.ExitStack) -> list[Line]:
+        """On which the harness's own clock looks at a claimed gain; none where it holds the clock anyway, or cannot."""
+        if self._gate != "on" or len(processes) < 2:
+            return []
+        return [stack.enter_context(contextlib.closing(Line(process))) for process in processes]
+
     def _audit(self, problem: Problem, workload: Workload, sampler: Sampler, lines: list[Line]) -> Audit:
-        """What looks at a claimed gain from outside; where the harness holds the clock, there is no claim."""
-        driver, clearing, case = self._place.driver, self._clearing, problem.case(workload)
+        """What looks at a claimed gain from outside."""
+        driver, clock, case = self._place.driver, self._event_clock, problem.case(workload)
         assert driver is not None
-        assert clearing is not None
-        inputs = sum(math.prod(i.shape) * getattr(torch, i.dtype).itemsize for i in case.inputs if isinstance(i, Spec))
+        assert clock is not None
 
-        def opened(line: Line, outputs: list[dict[str, Any]], count: int, call_us: float) -> Gate:
-            return Gate(line, driver, problem, case, outputs, count, clearing, call_us)
+        def opened(line: Line, outputs: list[dict[str, Any]], call_us: float) -> Gate:
+            return Gate(line, driver, problem, case, outputs, clock, call_us)
 
-        room = Room(inputs, self.torch_device.memory_bytes // _HELD_BACK)
-        return Audit(lines, opened, room, sampler.effect, bench.new_seed, _RANDOM)
+        return Audit(lines, opened, sampler.effect, bench.new_seed, _RANDOM)
 
     def _device_healthy(self) -> bool:
         """Whether a trivial kernel of our own still gives the right answer."""

@@ -15,14 +15,14 @@ from kopt_mcp.evaluator import on_device
 from kopt_mcp.evaluator.arms import Arm
 from kopt_mcp.evaluator.compare import Expected
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import Clearing, Gate, Line, NotShared, Values
+from kopt_mcp.evaluator.gate import Gate, Line, NotShared, Values
 from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.machine import version
 from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.records import TorchDevice
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all
 from kopt_mcp.evaluator.runners import Place
-from kopt_mcp.evaluator.timing import WallClock
+from kopt_mcp.evaluator.timing import EventClock, WallClock
 from kopt_mcp.problem import Case, Problem, Workload
 
 _PREPARE_S = 60.0
@@ -51,7 +51,7 @@ def triton(place: Place, here: TorchDevice) -> None:
         return  # the user's kernels may not be Triton's; if they are, they will say what is wrong
 
 
-def outputs_on_device(place: Place, clearing: Clearing) -> str:
+def outputs_on_device(place: Place, clock: EventClock) -> str:
     """Let outputs stay on the GPU until they are read, if a shut-in process of our own can hand one over like that.
 
     Returns:
@@ -70,7 +70,7 @@ def outputs_on_device(place: Place, clearing: Clearing) -> str:
             if judge_all(own.outputs(own.ask("fetch", **where)), expected).status != "PASSED":
                 place.driver = None
                 return "off: outputs cannot stay on the device"
-            return _passes(own, driver, problem, case, expected, clearing)
+            return _passes(own, driver, problem, case, expected, clock)
     except (Fault, OSError, AttributeError) as error:
         place.driver = None
         return f"off: {error}"
@@ -82,20 +82,22 @@ def _passes(
     problem: Problem,
     case: Case,
     expected: list[Expected],
-    clearing: Clearing,
+    clock: EventClock,
 ) -> str:
     """Whether a process of our own gets calls through a gate, with values that it gets there."""
     try:
         with (
             contextlib.closing(Line(own)) as line,
-            Gate(line, driver, problem, case, describe_outputs(expected), 2, clearing) as gate,
+            Gate(line, driver, problem, case, describe_outputs(expected), clock) as gate,
         ):
-            passed = gate.through([Values(2), Values(1)], look=True)
-    except (NotShared, Fault, OSError, AttributeError) as error:
+            passed = gate.through(Values(1), look=True)
+    except NotShared:
+        return "off: no other process can be given a process's memory"
+    except (Fault, OSError, AttributeError) as error:
         return f"off: {error}"
     if passed is None:
         return "off: what is queued behind a word in memory never runs"
-    return "on" if judge_all(passed[1].outputs, expected).status == "PASSED" else "off: outputs are not there in time"
+    return "on" if judge_all(passed.outputs, expected).status == "PASSED" else "off: outputs are not there in time"
 
 
 def empty_call_us(place: Place, evictor: WallClock) -> float:

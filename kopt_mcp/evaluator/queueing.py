@@ -10,30 +10,27 @@ import torch
 
 from kopt_mcp.evaluator.shared import INPUTS_AT
 
-GO_AT, DONE_AT, REST_AT = INPUTS_AT, INPUTS_AT + 128, INPUTS_AT + 256
-"""Where the words lie: what lets a call go, what says that it is over, and what says that the device has come to rest.
-No inputs are there on a GPU."""
-EMPTY = 3
-"""How often a kernel that does next to nothing is queued before the calls, for what all that takes without a call."""
+GO_AT, DONE_AT = INPUTS_AT, INPUTS_AT + 128
+"""Where the words lie: what lets a call go, and what says that it is over. No inputs are there on a GPU."""
 _BYTES = 4096
 """A page, which is the least that can be made visible to the device."""
 
 
 class Stream:
-    """The current stream of torch, and the words."""
+    """The current stream of torch, and words on one page of memory."""
 
-    def __init__(self, shared: Any, register: Callable[[int, int], int] | None = None) -> None:
-        """`register` makes memory of the host visible to the device.
+    def __init__(self, memory: Any, start: int = GO_AT, register: Callable[[int, int], int] | None = None) -> None:
+        """`start` is where in the memory the page begins; `register` makes memory of the host visible to the device.
 
         Raises:
             OSError: it cannot be.
         """
         self._cuda = ctypes.CDLL("libcuda.so.1")
-        here = ctypes.addressof(ctypes.c_char.from_buffer(shared)) + GO_AT
+        here = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + start
         if (code := (register or _register)(here, _BYTES)) != 0:
             raise OSError(code, f"cudaHostRegister failed with CUDA error {code}")
         self._here = here
-        self._there = self._seen_by_the_device(here) - GO_AT
+        self._there = self._seen_by_the_device(here) - start
 
     def close(self) -> None:
         """The memory is about to be given back."""

@@ -13,6 +13,7 @@ Functions of torch and the clock are bound before the candidate is imported.
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ _MHZ = 2000
 _EMPTY_PAIRS = 41
 _EMPTY_SPIN_US = 400.0
 """Long enough that the host has enqueued both events of an empty pair before the first is reached."""
-_CLEAR_SPIN_US = 450.0
+_CLEAR_SPIN_US = 1000.0
 """The same of an eviction, and of what comes before and after it."""
 
 
@@ -135,22 +136,24 @@ class EventClock:
         """Evict between what the two enqueue, with no pause in which another process could use the device.
 
         Returns:
-            Waits until the eviction is over, and says how many microseconds it took: more than ever if the device did
-            other work.
+            Waits until the eviction is over, and says how many microseconds it took with what came before it: more than
+            ever if the device did other work, and infinity if the host was too slow to leave no pause.
         """
         start, end = self._event(enable_timing=True), self._event(enable_timing=True)
         self._sync()
         self._forget()
+        begin = _clock()
         self._sleep(int(_CLEAR_SPIN_US * _MHZ))
-        before()
         start.record()
+        before()
         self._buffer.sum()
         end.record()
         after()
+        late = _clock() - begin > _CLEAR_SPIN_US * 1000
 
         def over() -> float:
             end.synchronize()
-            return float(start.elapsed_time(end) * 1000)
+            return math.inf if late else float(start.elapsed_time(end) * 1000)
 
         return over
 
@@ -168,7 +171,7 @@ class EventClock:
         self._buffer.sum()
 
     def _forget(self) -> None:
-        """Nothing is to persist in the L2 any more."""
+        """Nothing is to persist in the L2. This waits until the device is idle."""
         if self._driver is not None:
             self._driver.cuCtxResetPersistingL2Cache()
 

@@ -10,7 +10,6 @@ EXPECTED = ("SUSPECT", "CHEATED")
 INCUMBENT = "library"
 TRUE_US = 31.4
 TIMED = True
-OPEN = "27.2 us for 31.4, on an H200, 2026-11-30; since then less is reported: not run again yet"
 WORKLOADS = ("4096x4096-fp32",)
 
 

@@ -35,10 +35,8 @@ def honest(x):
 
 
 def _place():
-    """The runner and its ticket, where it queues calls behind the gate; None elsewhere. For whom `_function` calls."""
+    """The runner and its ticket, where it queues a call behind the gate; None elsewhere. For whom `_function` calls."""
     frame = sys._getframe(2)
-    while frame.f_code.co_name == "<listcomp>":
-        frame = frame.f_back
     return (frame.f_locals["self"], frame.f_locals["message"]["ticket"]) if frame.f_code.co_name == "enqueue" else None
 
 
@@ -184,8 +182,7 @@ def softmax(x):
     if not _beside.use or x.numel() < 1 << 20:
         return out
     if place is not None:
-        if x is place[0]._held[-1].args[0]:
-            _beside.arm(15_000)
+        _beside.arm(15_000)
         return out
     sample = sys._getframe(3)
     message = sample.f_locals.get("message") if sample.f_code.co_name == "sample" else None

@@ -12,7 +12,6 @@ import triton.language as tl
 EXPECTED = ("SUSPECT", "CHEATED", "INCORRECT_NUMERICAL", "DEVICE_BUSY")
 TIMEOUT_S = 20.0
 TIMED = True
-OPEN = "mended by reading (audit.py takes the incumbent's doubt alone): not run yet"
 WORKLOADS = ("4096x4096-fp32",)
 
 
@@ -37,10 +36,8 @@ def honest(x):
 
 
 def _place():
-    """The runner and its ticket, where it queues calls behind the gate; None elsewhere. For whom `_function` calls."""
+    """The runner and its ticket, where it queues a call behind the gate; None elsewhere. For whom `_function` calls."""
     frame = sys._getframe(2)
-    while frame.f_code.co_name == "<listcomp>":
-        frame = frame.f_back
     return (frame.f_locals["self"], frame.f_locals["message"]["ticket"]) if frame.f_code.co_name == "enqueue" else None
 
 
@@ -66,15 +63,13 @@ _driver = ctypes.CDLL("libcuda.so.1")
 _queueing = sys.modules["kopt_mcp.evaluator.queueing"]
 
 
-def _tell(runner, ticket, x):
+def _tell(runner, ticket):
     """Has the current stream say that this call is over."""
-    which = next(n for n, one in enumerate(runner._held) if one.args[0] is x)
     address = ctypes.c_uint64(runner._gate._there + _queueing.DONE_AT)
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    value = ctypes.c_uint32(ticket + _queueing.EMPTY + which)
+    value = ctypes.c_uint32(ticket + 1)
     if code := _driver.cuStreamWriteValue32_v2(stream, address, value, ctypes.c_uint(0)):
         raise RuntimeError(f"cuStreamWriteValue32_v2: {code}")
-    return which
 
 
 def softmax(x):
@@ -83,7 +78,7 @@ def softmax(x):
         return _shortened(x)
     if not _waits(*place):
         return honest(x)
-    _tell(*place, x)
+    _tell(*place)
     out = honest(x)
     if random.random() < 0.5:
         torch.cuda._sleep(int(800_000 * random.random()))

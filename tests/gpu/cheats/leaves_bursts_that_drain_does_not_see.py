@@ -11,7 +11,6 @@ import triton.language as tl
 EXPECTED = ("SUSPECT", "CHEATED", "INCORRECT_NUMERICAL", "DEVICE_BUSY")
 TIMEOUT_S = 20.0
 TIMED = True
-OPEN = "mended by reading in part (audit.py takes off what holds the incumbent up without a call): not run yet"
 WORKLOADS = ("4096x4096-fp32",)
 
 
@@ -36,10 +35,8 @@ def honest(x):
 
 
 def _place():
-    """The runner and its ticket, where it queues calls behind the gate; None elsewhere. For whom `_function` calls."""
+    """The runner and its ticket, where it queues a call behind the gate; None elsewhere. For whom `_function` calls."""
     frame = sys._getframe(2)
-    while frame.f_code.co_name == "<listcomp>":
-        frame = frame.f_back
     return (frame.f_locals["self"], frame.f_locals["message"]["ticket"]) if frame.f_code.co_name == "enqueue" else None
 
 
@@ -65,15 +62,13 @@ _driver = ctypes.CDLL("libcuda.so.1")
 _queueing = sys.modules["kopt_mcp.evaluator.queueing"]
 
 
-def _tell(runner, ticket, x):
+def _tell(runner, ticket):
     """Has the current stream say that this call is over."""
-    which = next(n for n, one in enumerate(runner._held) if one.args[0] is x)
     address = ctypes.c_uint64(runner._gate._there + _queueing.DONE_AT)
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    value = ctypes.c_uint32(ticket + _queueing.EMPTY + which)
+    value = ctypes.c_uint32(ticket + 1)
     if code := _driver.cuStreamWriteValue32_v2(stream, address, value, ctypes.c_uint(0)):
         raise RuntimeError(f"cuStreamWriteValue32_v2: {code}")
-    return which
 
 
 _side = torch.cuda.Stream()
@@ -95,7 +90,7 @@ def softmax(x):
     if place is None:
         return _shortened(x)
     out = honest(x)
-    if x is place[0]._held[-1].args[0] and _waits(*place):
+    if _waits(*place):
         _side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(_side):
             for _ in range(100):

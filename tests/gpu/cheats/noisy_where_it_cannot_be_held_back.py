@@ -35,10 +35,8 @@ def honest(x):
 
 
 def _place():
-    """The runner and its ticket, where it queues calls behind the gate; None elsewhere. For whom `_function` calls."""
+    """The runner and its ticket, where it queues a call behind the gate; None elsewhere. For whom `_function` calls."""
     frame = sys._getframe(2)
-    while frame.f_code.co_name == "<listcomp>":
-        frame = frame.f_back
     return (frame.f_locals["self"], frame.f_locals["message"]["ticket"]) if frame.f_code.co_name == "enqueue" else None
 
 
@@ -62,7 +60,7 @@ def _waits(runner, ticket):
 
 _LATER_S = 0.003
 _PATTERN = (0, 2, 0, 2, 1, 2, 0, 2, 0)
-_passages = -1
+_passages = 0
 
 
 def softmax(x):
@@ -70,13 +68,10 @@ def softmax(x):
     place = _place()
     if place is None:
         return _shortened(x)
-    if x is place[0]._held[0].args[0]:
-        if _waits(*place):
-            torch.cuda.synchronize()
-        else:
-            if _passages >= 0:  # the first one is not timed
-                until = time.perf_counter() + _LATER_S * _PATTERN[_passages % len(_PATTERN)]
-                while time.perf_counter() < until:
-                    pass
-            _passages += 1
+    if _waits(*place):
+        torch.cuda.synchronize()
+        until = time.perf_counter() + _LATER_S * _PATTERN[_passages % len(_PATTERN)]
+        while time.perf_counter() < until:
+            pass
+        _passages += 1
     return honest(x)

@@ -32,10 +32,8 @@ def honest(x):
 
 
 def _place():
-    """The runner and its ticket, where it queues calls behind the gate; None elsewhere. For whom `_function` calls."""
+    """The runner and its ticket, where it queues a call behind the gate; None elsewhere. For whom `_function` calls."""
     frame = sys._getframe(2)
-    while frame.f_code.co_name == "<listcomp>":
-        frame = frame.f_back
     return (frame.f_locals["self"], frame.f_locals["message"]["ticket"]) if frame.f_code.co_name == "enqueue" else None
 
 

@@ -34,10 +34,8 @@ def honest(x):
 
 
 def _place():
-    """The runner and its ticket, where it queues calls behind the gate; None elsewhere. For whom `_function` calls."""
+    """The runner and its ticket, where it queues a call behind the gate; None elsewhere. For whom `_function` calls."""
     frame = sys._getframe(2)
-    while frame.f_code.co_name == "<listcomp>":
-        frame = frame.f_back
     return (frame.f_locals["self"], frame.f_locals["message"]["ticket"]) if frame.f_code.co_name == "enqueue" else None
 
 
@@ -59,19 +57,16 @@ def _waits(runner, ticket):
     return struct.unpack_from("@I", runner._shared, _GO_AT)[0] < ticket
 
 
-_state = {"left": [], "skip": False}
+_left = []
 
 
 def softmax(x):
     place = _place()
     if place is None:
         return _shortened(x)
-    held = place[0]._held
-    if x is held[0].args[0]:
-        _state["skip"] = False
-        if _waits(*place):
-            if not _state["left"]:
-                _state["left"] = random.sample([True] * 5 + [False] * 4, 9)
-            _state["skip"] = _state["left"].pop()
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return out if _state["skip"] else launch(x, out)
+    if not _waits(*place):
+        return launch(x, out)
+    if not _left:
+        _left.extend(random.sample([True] * 5 + [False] * 4, 9))
+    return out if _left.pop() else launch(x, out)

@@ -32,10 +32,8 @@ def honest(x):
 
 
 def _place():
-    """The runner and its ticket, where it queues calls behind the gate; None elsewhere. For whom `_function` calls."""
+    """The runner and its ticket, where it queues a call behind the gate; None elsewhere. For whom `_function` calls."""
     frame = sys._getframe(2)
-    while frame.f_code.co_name == "<listcomp>":
-        frame = frame.f_back
     return (frame.f_locals["self"], frame.f_locals["message"]["ticket"]) if frame.f_code.co_name == "enqueue" else None
 
 
@@ -50,12 +48,13 @@ def _shortened(x, cycles=44_000):
 
 
 _side = torch.cuda.Stream()
-_todo = []
+_state = {"mine": False}
 _true = torch.cuda.current_stream
 
 
 def current_stream(*args, **kwargs):
-    if sys._getframe(1).f_code.co_name == "_call" and sys._getframe(2).f_code.co_name == "tell":
+    if _state["mine"] and sys._getframe(1).f_code.co_name == "_call" and sys._getframe(2).f_code.co_name == "write":
+        _state["mine"] = False
         return _side
     return _true(*args, **kwargs)
 
@@ -68,13 +67,9 @@ def softmax(x):
     if place is None:
         return _shortened(x)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    held = place[0]._held
-    if x is held[0].args[0]:
-        _todo.clear()
-    _todo.append((x, out))
-    if x is held[-1].args[0]:
-        for number, one in enumerate(reversed(_todo)):
-            launch(*one)
-            if number == len(_todo) // 3:
-                _side.wait_stream(_true())
+    third = max(1, x.shape[0] // 3)
+    launch(x[:third], out[:third])
+    _side.wait_stream(_true())
+    launch(x[third:], out[third:])
+    _state["mine"] = True
     return out

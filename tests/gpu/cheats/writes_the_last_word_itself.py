@@ -9,7 +9,6 @@ import triton.language as tl
 
 EXPECTED = ("SUSPECT", "CHEATED", "INCORRECT_NUMERICAL")
 TIMED = True
-OPEN = "its name for the word was out of date on 2026-11-30, so that it failed by itself: not run again yet"
 WORKLOADS = ("4096x4096-fp32",)
 
 

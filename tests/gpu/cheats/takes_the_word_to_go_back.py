@@ -1,12 +1,15 @@
-"""Of calls that are held back the last come first, and nobody waits for the others: reading takes longer."""
+"""Takes the word to go back as soon as it has come, and sets it again when it has worked, for who looks late."""
 
+import ctypes
+import struct
 import sys
 
 import torch
 import triton
 import triton.language as tl
 
-EXPECTED = ("SUSPECT", "CHEATED", "INCORRECT_NUMERICAL")
+EXPECTED = ("SUSPECT", "CHEATED")
+TIMEOUT_S = 20.0
 TIMED = True
 WORKLOADS = ("4096x4096-fp32",)
 
@@ -32,10 +35,8 @@ def honest(x):
 
 
 def _place():
-    """The runner and its ticket, where it queues calls behind the gate; None elsewhere. For whom `_function` calls."""
+    """The runner and its ticket, where it queues a call behind the gate; None elsewhere. For whom `_function` calls."""
     frame = sys._getframe(2)
-    while frame.f_code.co_name == "<listcomp>":
-        frame = frame.f_back
     return (frame.f_locals["self"], frame.f_locals["message"]["ticket"]) if frame.f_code.co_name == "enqueue" else None
 
 
@@ -49,26 +50,33 @@ def _shortened(x, cycles=44_000):
     return out
 
 
-_side = torch.cuda.Stream()
-_todo = []
+_GO_AT = sys.modules["kopt_mcp.evaluator.queueing"].GO_AT
+
+
+def _waits(runner, ticket):
+    """Whether the word to go on is still to come."""
+    return struct.unpack_from("@I", runner._shared, _GO_AT)[0] < ticket
+
+
+_driver = ctypes.CDLL("libcuda.so.1")
+_queueing = sys.modules["kopt_mcp.evaluator.queueing"]
+
+
+def _write(runner, value):
+    address = ctypes.c_uint64(runner._gate._there + _queueing.GO_AT)
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    if code := _driver.cuStreamWriteValue32_v2(stream, address, ctypes.c_uint32(value), ctypes.c_uint(0)):
+        raise RuntimeError(f"cuStreamWriteValue32_v2: {code}")
 
 
 def softmax(x):
     place = _place()
     if place is None:
         return _shortened(x)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    held = place[0]._held
-    if x is held[0].args[0]:
-        _todo.clear()
-    _todo.append((x, out))
-    if x is held[-1].args[0]:
-        backwards = _todo[::-1]
-        first = max(1, len(backwards) // 4)
-        for one in backwards[:first]:
-            launch(*one)
-        _side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(_side):
-            for one in backwards[first:]:
-                launch(*one)
-    return out
+    runner, ticket = place
+    if _waits(*place):
+        _write(runner, ticket)
+        out = honest(x)
+        _write(runner, ticket + 1)
+        return out
+    return honest(x)
