@@ -128,8 +128,8 @@ def run(device: str, iterations: int, pause_s: float, workloads: list[str] | Non
         "date": datetime.now(UTC).date().isoformat(),
         "pause_s": pause_s,
         "workloads": {
-            "all": len(found["verify"][-1]["workloads"]),
-            "timed": len(found["benchmark"][-1]["workloads"]),
+            "all": max(len(one["workloads"]) for one in found["verify"]),
+            "timed": max(len(one["workloads"]) for one in found["benchmark"]),
         },
         "iterations": made,
         "evaluations": found,

@@ -69,5 +69,5 @@ class Sampler(Protocol):
     def effect(self, us: float) -> float:
         """Relative half-width of what more calls do not narrow, for a call that takes `us`."""
 
-    def require_plausible(self, arms: list[Arm]) -> None:
-        """Refuse times that cannot be the whole of the time."""
+    def require_plausible(self, arms: list[Arm], looked_into: bool) -> None:
+        """Refuse times that cannot be the whole of the time; a gain only if nothing sharper is to look into it."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Timed
@@ -21,9 +21,9 @@ _AUDITED_GAIN = 0.01
 """Share of the incumbent's time that no gain is made of: the bar for accepting one is 1 %."""
 _SEEN_SHARE = 0.7
 """Least share of it that must be seen."""
-_CALLS, _ROUNDS, _SURE_SHARE = 8, 8, 0.1
-"""How many calls of each arm pass in a round, and the most rounds; fewer are enough where the doubt is below this share
-of the gain."""
+_CALLS, _EMPTY, _ROUNDS, _SURE_SHARE = 8, 4, 8, 0.1
+"""How many calls of each arm pass in a round, how often nothing does, and the most rounds; fewer are enough where the
+doubt is below this share of the gain."""
 _COMPARED = 2
 """How many of the candidate's calls have their outputs compared, besides one that chance chooses: those after which the
 device rested first, since a call that left work out is among them."""
@@ -33,10 +33,15 @@ runner draws values itself. Its output is compared; its time does not count."""
 _QUIET, _QUIET_US = 1.15, 3.0
 """How much longer than at best filling and evicting before a call may take, if the device does nothing else."""
 _APART_US = 2.0
-"""How much more than the incumbent's the candidate's process may take without a call, to where its stream says so, and
-twice that to where the device rests: more would be made by somebody."""
+"""How much more than the incumbent's the candidate's process may take without a call: more would be made by somebody.
+None of it counts for what is sure, since so much could be made too."""
+_LONGER_US, _LONGER = 5.0, 0.05
+"""How much longer than by its own clock the incumbent's calls may take here, and which share of their time. More is
+made by something else on the device, as by work that the candidate has left there, and is no gain."""
 _SLACK_US = 1.0
 """How far what is seen may be off for good."""
+_USUAL = 2.0
+"""How many times as uncertain as the incumbent's the candidate's times may honestly be."""
 _BY = "by the harness's own clock"
 _DOUBT, _SURE = 3.0, 2.0
 """Standard errors that the difference may be larger than it was seen, and smaller for what is sure of it."""
@@ -47,6 +52,12 @@ class Gated(Protocol):
 
     def through(self, values: Values, look: bool) -> Passed | None:
         """Let a call pass; None where it needs to be tried again, on other values."""
+
+    stops: bool
+    """Whether calls go while their process is stopped; what one takes that does not has little to do with its claim."""
+
+    def nothing(self) -> Went | None:
+        """The same without a call; None where it needs to be tried again."""
 
     def close(self) -> None:
         """It is needed no more."""
@@ -63,9 +74,10 @@ Hard = Callable[[], str]
 class _Seen:
     """What came through: of each arm all calls, and of the candidate those that are to be compared."""
 
-    def __init__(self, lines: Sequence[Line], rng: Random) -> None:
-        self._lines, self._random = lines, rng
+    def __init__(self, rng: Random) -> None:
+        self._random = rng
         self._went: list[list[Went]] = [[], []]
+        self._empty: list[list[Went]] = [[], []]
         self._first: list[Timed] = []
         self._hard: list[Timed] = []
         self._any: Timed | None = None
@@ -78,7 +90,7 @@ class _Seen:
     def add(self, which: int, values: Values, passed: Passed) -> None:
         """A call of one arm; one on hard values does not count."""
         went = passed.went
-        timed = Timed(went.us, went.all_us, values.seed, passed.outputs, values.distribution)
+        timed = Timed(went.us, went.us, values.seed, passed.outputs, values.distribution)
         if values.distribution != "normal":
             self._hard.append(timed)
             return
@@ -88,28 +100,37 @@ class _Seen:
             if self._random.randrange(len(self._went[0])) == 0:
                 self._any = timed
 
-    def gain(self) -> tuple[float, float]:
-        """By how much the candidate's calls are shorter, and the standard error of that.
+    def add_nothing(self, which: int, went: Went) -> None:
+        """What one arm's process takes without a call."""
+        self._empty[which].append(went)
 
-        When the device rests is told by nobody, and a little less exactly: it is believed where it says less without a
-        doubt, of which the incumbent's calls tell how much there is.
+    def gain(self, incumbent_us: float) -> _Gain:
+        """By how much the candidate's calls are shorter, without what the two processes take when there is none.
+
+        What would make the candidate look better by more than processes differ is not taken away, and what the
+        incumbent's calls take beyond its own times, `incumbent_us`, is not the candidate's doing, or should not be.
         """
-        told, error, _ = self._shorter(lambda went: went.us, _APART_US)
-        rested, doubt, usual = self._shorter(lambda went: went.all_us, 2 * _APART_US)
-        return (told, error) if told <= rested + _SLACK_US + _DOUBT * usual else (rested, doubt)
-
-    def _shorter(self, us: Callable[[Went], float], apart_us: float) -> tuple[float, float, float]:
-        """Without what the two processes take differently when there is no call; the error, and the incumbent's alone.
-
-        What would make the candidate look better by more than processes differ is not taken away.
-        """
-        full, empty = (_quiet(w) for w in (self._went, [line.empty for line in self._lines]))
+        full, empty = (_quiet(arms) for arms in (self._went, self._empty))
         if not all((*full, *empty)):
-            return 0.0, math.inf, math.inf
-        times = [[us(went) for went in arm] for arm in (*full, *empty)]
+            return _Gain(0.0, math.inf, math.inf, 0.0)
+        times = [[went.us for went in arm] for arm in (*full, *empty)]
         middle, errors = [stats.median(t) for t in times], [stats.median_error(t) for t in times]
-        more = max(-apart_us, middle[3] - middle[2])
-        return middle[1] - middle[0] - more, math.hypot(*errors), math.sqrt(2) * math.hypot(errors[1], errors[3])
+        more = max(-_APART_US, middle[3] - middle[2])
+        error, usual = math.hypot(*errors), _USUAL * math.sqrt(2) * math.hypot(errors[1], errors[3])
+        own = incumbent_us * (1 + _LONGER) + _LONGER_US + middle[2] - middle[0]
+        return _Gain(min(middle[1] - middle[0] - more, own), error, min(error, usual), max(0.0, -more))
+
+
+class _Gain(NamedTuple):
+    """In microseconds."""
+
+    us: float
+    error: float
+    """Standard error."""
+    excuse: float
+    """The same, with no more of the candidate's ups and downs than is usual: they are no excuse for who makes them."""
+    favour: float
+    """How much of it is what the candidate's process takes longer without a call."""
 
 
 def _quiet(arms: Sequence[Sequence[Went]]) -> list[list[Went]]:
@@ -152,19 +173,25 @@ class Audit:
             return []
         claimed = self._claimed(candidate, incumbent, arms)
         try:
-            seen = self._passages(arms, outputs, blame, claimed, hard)
+            seen, gain = self._passages(arms, outputs, blame, claimed, hard)
         except NotShared:
             self.sure = self.most = 1.0
-            self.note = f"no gain is seen {_BY}: its memory, or the incumbent's, is of a kind that cannot be shared"
+            self.note = (
+                f"no gain is seen {_BY}: its memory, the incumbent's or the device cannot be had as it has to be"
+            )
             return []
-        gain, error = seen.gain()
-        self.sure = _ratio(incumbent, gain - _SURE * error)
-        self.most = _ratio(incumbent, gain + _SURE * error + _SLACK_US)
-        self.note = f"{gain:.2f} (±{_DOUBT * error:.2f}) of {max(claimed, 0):.2f} us gained for sure are seen {_BY}"
-        if gain + _DOUBT * error + _SLACK_US < _SEEN_SHARE * claimed:
-            text = f"a gain of {claimed:.2f} us a call is claimed, of which the harness's own clock sees {gain:.2f} us"
+        self.sure = _ratio(incumbent, gain.us - gain.favour - _SURE * gain.error)
+        if incumbent - candidate > gain.us + _SURE * gain.excuse + _SLACK_US:
+            self.most = _ratio(incumbent, gain.us)  # then the clock's own word stands
+        seen_us = f"{gain.us:.2f} (±{_DOUBT * gain.error:.2f})"
+        self.note = f"{seen_us} of {max(claimed, 0):.2f} us gained for sure are seen {_BY}"
+        most = gain.us + _DOUBT * gain.excuse + _SLACK_US
+        if most < _SEEN_SHARE * claimed:
+            text = (
+                f"a gain of {claimed:.2f} us a call is claimed, of which the harness's own clock sees {gain.us:.2f} us"
+            )
             with blame(arms[0]):
-                raise Fault("SUSPECT", f"{text}, or {gain + _DOUBT * error + _SLACK_US:.2f} us at the most")
+                raise Fault("SUSPECT", f"{text}, or {most:.2f} us at the most")
         return seen.compared
 
     def _claimed(self, candidate: float, incumbent: float, arms: Sequence[Arm]) -> float:
@@ -176,29 +203,39 @@ class Audit:
 
     def _passages(
         self, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame, claimed: float, hard: Hard
-    ) -> _Seen:
-        seen = _Seen(self._lines, self._random)
+    ) -> tuple[_Seen, _Gain]:
+        seen = _Seen(self._random)
+        typical = [stats.median(arm.samples) for arm in arms]
         with ExitStack() as stack:
             gates: list[Gated] = []
             for line, arm in zip(self._lines, arms, strict=True):
-                with blame(arm):
-                    call_us = stats.median(arm.samples)
-                    gates.append(stack.enter_context(closing(self._open(line, outputs, call_us))))
-            for number in range(_ROUNDS):
-                if number and _DOUBT * seen.gain()[1] < _SURE_SHARE * abs(claimed):
-                    break
-                for which in self._random.sample([0, 1] * _CALLS, 2 * _CALLS):
-                    is_hard = which == 0 and self._random.random() < 1 / _HARD_EVERY
+                with blame(arm):  # for calls that are as long for both, who must pass in the same way
+                    gates.append(stack.enter_context(closing(self._open(line, outputs, max(typical)))))
+            for _ in range(_ROUNDS):
+                turns = [(which, call) for which in (0, 1) for call in (True,) * _CALLS + (False,) * _EMPTY]
+                for which, call in self._random.sample(turns, len(turns)):
                     with blame(arms[which]):
-                        self._pass(which, gates[which], hard() if is_hard else "normal", seen)
-        return seen
+                        self._pass(which, gates[which], hard, seen) if call else _nothing(which, gates[which], seen)
+                gain = seen.gain(typical[1] if gates[1].stops else math.inf)
+                if _DOUBT * gain.error < _SURE_SHARE * abs(claimed):
+                    break
+        return seen, gain
 
-    def _pass(self, which: int, gate: Gated, distribution: str, seen: _Seen) -> None:
+    def _pass(self, which: int, gate: Gated, hard: Hard, seen: _Seen) -> None:
+        is_hard = which == 0 and self._random.random() < 1 / _HARD_EVERY
+        distribution = hard() if is_hard else "normal"
         passed = None
         while passed is None:
             values = Values(self._seed(), distribution)
             passed = gate.through(values, look=which == 0)
         seen.add(which, values, passed)
+
+
+def _nothing(which: int, gate: Gated, seen: _Seen) -> None:
+    went = None
+    while went is None:
+        went = gate.nothing()
+    seen.add_nothing(which, went)
 
 
 def _ratio(incumbent: float, gain: float) -> float:

@@ -193,7 +193,7 @@ class WorkloadBench:
         """The last checks, and the result."""
         candidate = self._arms[0]
         with self._blamed(candidate):
-            self._sampler.require_plausible(self._arms)
+            self._sampler.require_plausible(self._arms, self._audit is not None)
             # A look of either kind, each behind some calls: a pause and the hard values after it would be known by one
             # another, and where the timing took three blocks all others may have come after one.
             for _ in range(2):

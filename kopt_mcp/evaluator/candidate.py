@@ -245,18 +245,27 @@ class Candidate:
         return {"inputs": _named(self._held.buffers, on_device.named)}
 
     def enqueue(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Queue a call between two words, and before it the same with next to nothing between; say where its outputs
-        will be."""
+        """Queue a call behind a word, or next to nothing; say where its outputs will be.
+
+        That it is over is said once another word has come, so that saying so is not in its time, or, of one that
+        `tells`, at once. A process of which several streams wait sees a word 2.5 us sooner than where one does (on an
+        H200): so several always do, lest calls that use several gain by it.
+        """
         assert self._gate is not None
         assert self._held is not None
         assert not isinstance(self.clock, WallClock)
         ticket = message["ticket"]
+        self._gate.wait_beside(GO_AT, ticket)
         self._gate.wait(GO_AT, ticket)
-        self.clock.touch()
+        if message["call"]:
+            self._laid = [self._function(*self._held.args)]  # alive until the next one: the harness reads it
+        else:
+            self.clock.touch()
+        if not message["tells"]:
+            self._gate.wait(GO_AT, ticket + 1)
         self._gate.write(DONE_AT, ticket)
-        self._gate.wait(GO_AT, ticket + 1)
-        self._laid = [self._function(*self._held.args)]  # alive until the next one: the harness reads it
-        self._gate.write(DONE_AT, ticket + 1)
+        if not message["call"]:
+            return {"outputs": []}
         return {"outputs": _named(plain_outputs(self._laid[0], self._own(self._held.args), self.device), _lying)}
 
     def drain(self, _: dict[str, Any]) -> dict[str, Any]:

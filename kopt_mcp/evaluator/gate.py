@@ -1,14 +1,17 @@
 """Calls on a GPU between two moments that the harness knows: how long they take by its own clock, and nothing else.
 
-The runner queues a call behind a word in the shared memory on which its stream waits, and before another that its
-stream writes. Then its process is stopped. The harness puts values that nobody there has seen into the call's inputs,
-evicts the L2 and sets the first word; it waits for the second one with a kernel of its own, which runs when no other
-does any more, and behind that spoils the inputs and copies the outputs. All this is queued on the device at once, so
-that nobody has it in between, and words in memory of the harness's own say when the first word was set and when its
-kernel had run. Before each call the same goes by with next to nothing for a call, which tells what all that takes.
+The runner queues a call behind a word in the shared memory on which its stream waits. Then its process is stopped. The
+harness puts values that nobody there has seen into the call's inputs, evicts the L2 and sets that word; then it lets go
+of the device, and wants it back with a kernel of its own, which runs when no other does any more, and behind that
+spoils the inputs and copies the outputs. Words in memory of the harness's own say when the first word was set and when
+its kernel had run, and nothing that the runner queues before its call or behind it is in the time: what it could leave
+out there would look like a gain. Now and then the same goes by with next to nothing for a call, which tells what all
+that takes.
 
 Launching is not in a time, since it came before; but a call that waits for the device itself cannot be stopped: what
-its process does until it answers is in its time.
+its process does until it answers is in its time. And a call about as long as a time slice of the device (`_LONG_US`)
+must say itself that it is over, since the device would be had back in the midst of it: what it could save by saying so
+early is a few microseconds.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import mmap
 import select
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,8 +42,18 @@ _PATIENCE = 20
 """How many times as long as it is said to take a call may take before it is given up."""
 _MOST_S = 0.5
 """Longest time for a call that takes no time: what it takes is added."""
-_BEGIN_AT, _REST_AT = 0, 128
-"""Where words lie that the runner cannot write: from when a call may go, and when the device has come to rest."""
+_LONG_US = 1000.0
+"""From here on a call says itself that it is over: half a time slice, after which the device changes hands anyway."""
+_AWAY_US, _KEPT_US = 70.0, 100.0
+"""When the harness wants the device back, which takes about 150 us to get to the runner (on an H200): after that it
+has let go, and before a call is over. And within what time it has never been away."""
+_HUNG_S = 0.05
+"""After that, what the harness queues waits for the device."""
+_LOST_MOST = 12
+"""How many passes in a row may tell no time before calls have to say themselves that they are over, and once more."""
+_BEGIN_AT, _BACK_AT, _REST_AT = 0, 64, 128
+"""Where words lie that the runner cannot write: from when a call may go, from when the device is wanted back, and when
+it has come to rest."""
 Step = Callable[[], None]
 
 
@@ -67,9 +81,7 @@ class Went(NamedTuple):
     """What was let go, a call or nothing, in microseconds."""
 
     us: float
-    """From the word to go on until the runner's stream said that it was over."""
-    all_us: float
-    """The same until the device came to rest."""
+    """From the word to go on until the device came to rest."""
     cleared_us: float
     """What filling and evicting took before: more than ever if the device did other work."""
 
@@ -83,7 +95,7 @@ class Passed(NamedTuple):
 
 
 class NotShared(Exception):
-    """A process's memory is of a kind that no other process can be given."""
+    """A process's memory, or the device, cannot be had as it has to be."""
 
 
 class Line:
@@ -99,27 +111,29 @@ class Line:
         self.words = Stream(self.shared.memory)
         self._own = mmap.mmap(-1, mmap.PAGESIZE)
         self.moments = Stream(self._own, 0)
-        self.empty: list[Went] = []
-        """What has gone without a call."""
-        self._ticket = 0
+        self._ticket = -1
 
     def close(self) -> None:
         """No gate is used any more."""
         self.words.close()
         self.moments.close()
 
-    def tickets(self) -> tuple[int, int]:
-        """For what has no call, and for a call."""
+    def ticket(self) -> int:
+        """What the words hold that are about one call; its successor lets the runner's stream say that it is over."""
         self._ticket += 2
-        return self._ticket - 1, self._ticket
+        return self._ticket
+
+    def want_back(self, ticket: int) -> None:
+        """The device."""
+        self._own[_BACK_AT : _BACK_AT + 4] = ticket.to_bytes(4, sys.byteorder)
 
     def when(self, at: int, ticket: int, most_s: float) -> float | None:
         """The moment when a word of the harness's own holds a ticket; None where it never does."""
         return _when(lambda: int.from_bytes(self._own[at : at + 4], sys.byteorder), ticket, most_s)
 
-    def done(self, ticket: int, most_s: float) -> float | None:
-        """The moment when the runner's stream has said that it is over; None where it never does."""
-        return _when(lambda: self.shared.peek(DONE_AT), ticket, most_s)
+    def done(self, ticket: int, most_s: float) -> bool:
+        """Whether the runner's stream says that it is over."""
+        return _when(lambda: self.shared.peek(DONE_AT), ticket, most_s) is not None
 
 
 class Gate:
@@ -147,8 +161,12 @@ class Gate:
         self._at = [position for position, item in enumerate(case.inputs) if isinstance(item, Spec)]
         """Which arguments are tensors."""
         self._most_s = _MOST_S + _PATIENCE * call_us * 1e-6
-        self._stops = True
+        self._tells = call_us > _LONG_US
+        """Whether a call says itself that it is over, and the device is wanted back then."""
+        self.stops = True
         """Whether a call can be queued, and is over although its process is stopped."""
+        self._lost = 0
+        """How many passes in a row told no time, because of the harness."""
         self._maps: dict[bytes, tuple[int, int]] = {}
         """Where the candidate's allocations lie here, and their sizes, by their handles: each is mapped once."""
         try:
@@ -177,53 +195,68 @@ class Gate:
         self.close()
 
     def through(self, values: Values, look: bool) -> Passed | None:
-        """Let a call pass, and read what it puts out if it is looked at. None where it was not over while its process
-        was stopped: that is not tried again, and other values are needed.
+        """Let a call pass, and read what it puts out if it is looked at. None where it was not seen to go while its
+        process was stopped: that is not tried again, and other values are needed.
 
         Raises:
             NotShared; Fault: the candidate failed, its outputs are none, or the call is never over.
         """
         drawn = draw(self._case.inputs, self._case.literals, values.seed, self._device, values.distribution)
-        passed = self._stopped_call(drawn, look) if self._stops else self._beside(drawn, look)
+        passed = self._stopped_call(drawn, look) if self.stops else self._beside(drawn, look)
         self._process.ask("drain")  # nothing may be left on the device that the other's calls would wait for
         return passed
 
+    def nothing(self) -> Went | None:
+        """The same with next to nothing for a call; None where that was not seen.
+
+        Raises:
+            Fault: the candidate failed.
+        """
+        with self._queued(_QUEUED_S, call=False) as (ticket, queued):
+            if not queued:
+                raise Fault("SUSPECT", "its process queues nothing where nothing is called")
+            self._places()
+            with self._stopped():
+                gone = self._go(ticket, _nothing, _nothing)
+        return self._went(gone)
+
     def _stopped_call(self, drawn: Guarded, look: bool) -> Passed | None:
         """While its process is stopped."""
-        went: tuple[Went, float] | None = None
+        gone: _Gone | None = None
         found: list[_Found] = []
-        with self._queued(_QUEUED_S) as (tickets, queued):
+        with self._queued(_QUEUED_S) as (ticket, queued):
             if queued:
                 places = [self._place(meta) for meta in self._places()]
                 with self._stopped():
-                    went = self._call(tickets, drawn, lambda: found.append(self._found(drawn, places)))
+                    gone = self._go(ticket, lambda: self._fill(drawn), lambda: found.append(self._found(drawn, places)))
         if not queued:
             self._places()
-        self._stops = went is not None
-        return None if went is None else Passed(went[0], self._outputs(found[0], places, look))
+        self.stops = gone is not None
+        went = self._went(gone)
+        return None if went is None else Passed(went, self._outputs(found[0], places, look))
 
     def _beside(self, drawn: Guarded, look: bool) -> Passed:
         """While its process goes on, which waits for the device in the midst of the call: over when it has answered."""
-        with self._queued(_WAITS_S) as (tickets, _):
-            went = self._call(tickets, drawn, _nothing)
+        with self._queued(_WAITS_S) as (ticket, _):
+            gone = self._go(ticket, lambda: self._fill(drawn), _nothing)
         places = [self._place(meta) for meta in self._places()]
-        if went is None:
+        if gone is None:
             raise Fault("SUSPECT", "its calls take far longer than is claimed by the harness's own clock")
         found = self._found(drawn, places)
         self._clock.wait()
-        all_us = (time.perf_counter() - went[1]) * 1e6
-        return Passed(went[0]._replace(all_us=all_us), self._outputs(found, places, look))
+        went = Went((time.perf_counter() - gone.begin) * 1e6, gone.cleared_us())
+        return Passed(went, self._outputs(found, places, look))
 
     @contextmanager
-    def _queued(self, longest_s: float) -> Iterator[tuple[tuple[int, int], bool]]:
-        """Have a call queued, and before it what has none: their tickets, and whether both are. In the end they go."""
-        tickets = self._line.tickets()
-        self._process.begin("enqueue", ticket=tickets[0])
+    def _queued(self, longest_s: float, call: bool = True) -> Iterator[tuple[int, bool]]:
+        """Have a call queued, or nothing: its ticket, and whether it is. In the end all that is queued goes."""
+        ticket = self._line.ticket()
+        self._process.begin("enqueue", ticket=ticket, call=call, tells=self._tells)
         queued = bool(select.select([self._process.runner.channel.fileno()], [], [], longest_s)[0])
         try:
-            yield tickets, queued
+            yield ticket, queued
         finally:
-            self._line.shared.poke(GO_AT, tickets[1])
+            self._line.shared.poke(GO_AT, ticket + 1)
 
     @contextmanager
     def _stopped(self) -> Iterator[None]:
@@ -245,33 +278,69 @@ class Gate:
             raise NotShared
         return places
 
-    def _call(self, tickets: tuple[int, int], drawn: Guarded, then: Step) -> tuple[Went, float] | None:
-        """Let go what is queued, first that without a call: how the call went, and when it began; None if it is never
-        over."""
-        if (empty := self._went(tickets[0], _nothing, _nothing)) is None:
-            return None
-        self._line.empty.append(empty[0])
-        return self._went(tickets[1], lambda: self._fill(drawn), then)
-
-    def _went(self, ticket: int, before: Step, then: Step) -> tuple[Went, float] | None:
+    def _go(self, ticket: int, before: Step, then: Step) -> _Gone | None:
+        """Let go what is queued: how it went; None if it is never over."""
         line = self._line
 
         def after() -> None:
             line.moments.write(_BEGIN_AT, ticket)
             line.words.write(GO_AT, ticket)
-            line.words.wait(DONE_AT, ticket)
+            if self._tells:
+                line.words.wait(DONE_AT, ticket)
+            else:
+                line.moments.wait(_BACK_AT, ticket)
             self._clock.touch()
             line.moments.write(_REST_AT, ticket)
             then()
 
-        cleared_us = self._clock.clear(before, after)
+        with self._back_at_last(ticket) as hung:
+            cleared_us = self._clock.clear(before, after)
         begin = line.when(_BEGIN_AT, ticket, self._most_s)
-        if (over := line.done(ticket, self._most_s)) is None:
+        if self._tells and not line.done(ticket, self._most_s):
             line.shared.poke(DONE_AT, ticket)  # our own stream must not wait for ever
-        rest = line.when(_REST_AT, ticket, self._most_s)
-        if begin is None or over is None or rest is None:
             return None
-        return Went((over - begin) * 1e6, (rest - begin) * 1e6, cleared_us()), begin
+        while begin is not None and time.perf_counter() < begin + _AWAY_US * 1e-6:
+            pass
+        line.want_back(ticket)
+        rest = line.when(_REST_AT, ticket, self._most_s)
+        line.shared.poke(GO_AT, ticket + 1)
+        if not line.done(ticket, self._most_s) or begin is None or rest is None:
+            return None
+        return _Gone(begin, rest, hung.is_set(), cleared_us)
+
+    @contextmanager
+    def _back_at_last(self, ticket: int) -> Iterator[threading.Event]:
+        """What is queued in here may wait for the device, as all does that loads a kernel, and must not do so for ever;
+        whether it did."""
+        hung = threading.Event()
+
+        def back() -> None:
+            hung.set()
+            self._line.want_back(ticket)
+            self._line.shared.poke(DONE_AT, ticket)
+
+        timer = threading.Timer(_HUNG_S, back)
+        timer.start()
+        try:
+            yield hung
+        finally:
+            timer.cancel()
+            timer.join()
+
+    def _went(self, gone: _Gone | None) -> Went | None:
+        """How long it took, if the device was away, and was wanted back in time."""
+        if gone is None:
+            return None
+        us = (gone.rest - gone.begin) * 1e6
+        if not gone.hung and (us >= _KEPT_US or self._tells):
+            self._lost = 0
+            return Went(us, gone.cleared_us())
+        self._lost += 1
+        if self._lost > _LOST_MOST:
+            if self._tells:
+                raise NotShared
+            self._tells, self._lost = True, 0
+        return None
 
     def _fill(self, drawn: Guarded) -> None:
         """By a kernel: while an engine copies, another process could have the device."""
@@ -329,6 +398,14 @@ class Gate:
         if meta["offset"] + meta["bytes"] > size:
             raise Fault("CHEATED", "the runner described memory beyond its end")
         return address + meta["offset"], meta["bytes"]
+
+
+class _Gone(NamedTuple):
+    begin: float
+    rest: float
+    hung: bool
+    """Whether the harness waited for the device while it queued."""
+    cleared_us: Callable[[], float]
 
 
 class _Place(NamedTuple):

@@ -110,7 +110,7 @@ class Held:
         """See `Sampler`: a thread that is let go at the same moment can work while the call itself still wakes up."""
         return self._empty_us / us
 
-    def require_plausible(self, arms: list[Arm]) -> None:
+    def require_plausible(self, arms: list[Arm], looked_into: bool) -> None:
         """See `Sampler`: there is no claim to doubt."""
 
     def _sample(

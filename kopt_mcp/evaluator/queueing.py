@@ -31,6 +31,7 @@ class Stream:
             raise OSError(code, f"cudaHostRegister failed with CUDA error {code}")
         self._here = here
         self._there = self._seen_by_the_device(here) - start
+        self._beside: torch.cuda.Stream | None = None
 
     def close(self) -> None:
         """The memory is about to be given back."""
@@ -39,6 +40,13 @@ class Stream:
     def wait(self, at: int, ticket: int) -> None:
         """What is queued after this waits until the word there holds `ticket` or more."""
         self._call("cuStreamWaitValue32_v2", self._there + at, ticket)
+
+    def wait_beside(self, at: int, ticket: int) -> None:
+        """A stream that nothing is queued on waits for the same: see `Candidate.enqueue`."""
+        if self._beside is None:
+            self._beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._beside):
+            self.wait(at, ticket)
 
     def write(self, at: int, ticket: int) -> None:
         """Once what has been queued before this is over, the word there holds `ticket`."""

@@ -93,7 +93,8 @@ class EventClock:
 
     def __init__(self, cache_bytes: int) -> None:
         self._event: Any = torch.cuda.Event
-        self._sync: Callable[[], None] = torch.cuda.synchronize
+        # What torch.cuda.synchronize looks up at each call: a candidate could have put another there by then.
+        self._sync: Callable[[], None] = torch._C._cuda_synchronize
         self._sleep: Any = torch.cuda._sleep
         # float32, because torch adds up int32 five times as slowly on a GPU: 366 us instead of 70 on an H200.
         self._buffer = torch.zeros(max(2 * cache_bytes, 256 << 20) // 4, dtype=torch.float32, device="cuda")

@@ -1,4 +1,4 @@
-"""Is honestly faster than its slow incumbent, and claims to be half as fast again: one half need not be seen."""
+"""Is honestly faster than its slow incumbent, and claims to be half as fast again: it is as fast as is seen."""
 
 import sys
 
@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-EXPECTED = ("SUSPECT", "CHEATED")
+EXPECTED = ("SUSPECT", "CHEATED", "PASSED")
 INCUMBENT = "library"
 TRUE_US = 31.4
 TIMED = True

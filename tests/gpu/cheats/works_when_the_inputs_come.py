@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-EXPECTED = ("SUSPECT", "CHEATED", "INCORRECT_NUMERICAL", "DEVICE_BUSY")
+EXPECTED = ("SUSPECT", "CHEATED", "INCORRECT_NUMERICAL", "DEVICE_BUSY", "TIMEOUT")
 TIMEOUT_S = 20.0
 TIMED = True
 WORKLOADS = ("4096x4096-fp32",)
