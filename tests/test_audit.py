@@ -190,13 +190,21 @@ def test_where_one_round_leaves_doubt_there_is_another() -> None:
     assert len(noisy.passed) == 8 * len(quiet.passed)
 
 
+def test_where_all_that_is_claimed_is_seen_for_sure_nobody_looks_again() -> None:
+    candidate = Open(20.0, 3.0)
+    audit, _ = looked(candidate, Open(40.0, 3.0), (30.0, 40.0))
+    assert audit.sure > 40 / 30
+    assert len(candidate.passed) == 8
+
+
 def test_a_gain_that_chance_makes_of_none_is_looked_for_and_not_held_against_anybody() -> None:
     arms = [Arm(None, samples=[8.0, 9.9, 11.8] * 3), Arm(None, samples=[8.1, 10.2, 12.2] * 3)]  # type: ignore[arg-type]
-    lines: Any = [Open(1.0), Open(1.0)]
+    lines: Any = [Open(1.0, 40.0), Open(1.0, 40.0)]
     audit = Audit(lines, lambda line, *_: line, effect, lambda: 1, Random(3))  # type: ignore[return-value, arg-type]
     audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed")
     assert audit.sure == 1.0
     assert "of 0.00 us gained for sure" in audit.note
+    assert len(lines[0].passed) == 8, "once, since nothing will be made of it"
 
 
 def test_a_candidate_somewhat_noisier_than_its_incumbent_is_not_suspected_and_less_is_sure() -> None:
