@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator import native, on_device, sandbox
+from kopt_mcp.evaluator import cores, native, on_device, sandbox
 from kopt_mcp.evaluator.channel import Channel
 from kopt_mcp.evaluator.inputs import Guarded, draw, room
 from kopt_mcp.evaluator.loading import imported
@@ -44,6 +44,7 @@ class Candidate:
             "_arguments",
             "_cache_bytes",
             "_call_native",
+            "_core",
             "_function",
             "_gate",
             "_given",
@@ -72,6 +73,8 @@ class Candidate:
         self._kept: dict[int, list[torch.Tensor]] = {}
         self._previous: list[Guarded] = []
         self._laid: list[Any] = []
+        self._core: int | None = None
+        """On which the next timed call is awaited."""
         self._given: Guarded | None = None
         """Of a checked call: what a C function was given to write to."""
         self._function: Callable[..., Any]
@@ -211,6 +214,7 @@ class Candidate:
     def lay(self, message: dict[str, Any]) -> dict[str, Any]:
         """Make the arguments of the next timed call, over memory that the harness is still to fill."""
         self._laid = [self._over_shared(a) if "at" in a else a["value"] for a in message["args"]]
+        self._core = message["core"]
         return {}
 
     def _over_shared(self, argument: dict[str, Any]) -> torch.Tensor:
@@ -221,7 +225,8 @@ class Candidate:
     def timed(self, channel: Channel) -> dict[str, Any]:
         """Wait for the harness's word, call, and say at once where the outputs lie: the harness holds the clock."""
         args = self._laid
-        token = channel.wait_for(TOKEN_BYTES)
+        with cores.waiting_on(self._core):
+            token = channel.wait_for(TOKEN_BYTES)
         try:
             out = self._function(*args)
         except BaseException:

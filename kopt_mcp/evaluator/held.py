@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from kopt_mcp import stats
+from kopt_mcp.evaluator import cores
 from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Timed
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.inputs import GUARD, Guarded, dense_strides, draw
@@ -121,12 +122,14 @@ class Held:
         process.workload(self._case, self._outputs)
         inputs = self._inputs(seed, distribution)
         laid = _Laid(process.runner.shared, inputs, self._next_slot(inputs))
-        process.ask("lay", args=laid.args)
+        core = cores.current()
+        process.ask("lay", args=laid.args, core=core)
         call = _Call(process)
         laid.fill()
         if cold:
             self._evictor.evict()
-        us = call.go(partial(laid.glance, self._problem.mutates) if look else None)
+        with cores.waiting_on(core):
+            us = call.go(partial(laid.glance, self._problem.mutates) if look else None)
         free = {*self._problem.mutates, *self._problem.scratch}
         memory: list[torch.Tensor] | None = None
         mutated: list[torch.Tensor] = []
