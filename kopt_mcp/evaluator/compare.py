@@ -9,7 +9,8 @@ Three bounds, all of which must hold, each written so that NaN never passes, but
 `ref_lp` is the reference in the workload's own dtype: the data say how much rounding is unavoidable (the twofold rule
 is the one by which FlashAttention judges itself). In float64, where nothing wider shows it, that is taken to be what
 x + dx does. u is the unit roundoff of the output's type. x + dx are the inputs, each off by one rounding error of the
-type that is computed in: a result that is exact for such inputs is as good as any.
+type that is computed in: a result that is exact for such inputs is as good as any. Of few inputs there are several
+x + dx, and what strays farthest counts (`reference._farthest`): in one alone, two errors may happen to cancel.
 R = c*u_acc*sqrt(K)*max(|ref64|, S) where the problem declares them, with u_acc the unit roundoff of the accumulator,
 K the length of the longest sum and S the root sum of squares of its terms. Bound 2 keeps one precision step down from
 hiding under the largest element, bound 3 keeps small elements from being dropped.
@@ -72,7 +73,7 @@ class Expected:
     overflown: torch.Tensor | None
     """Where ref_lp is not finite although ref64 is: an output may be so too there, as the reference's own would be."""
     sensitivity: torch.Tensor
-    """|ref64(x + dx) - ref64(x)|: what one rounding error in each input does to the output."""
+    """|ref64(x + dx) - ref64(x)|: what one rounding error in each input does to the output, at worst of those tried."""
     terms: torch.Tensor | None
     """S, broadcast to the output's shape."""
     length: float
