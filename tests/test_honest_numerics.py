@@ -1,7 +1,7 @@
 """Kernels that compute in float32 as GPUs do were refused on these draws: what was too strict, each with its draw.
 
-The functions of a device are modelled by their documented errors: exact where the device is (`ex2` of an integer, the
-reciprocal of a power of two), otherwise off by up to the error that CUDA's PTX manual names.
+A device's functions are modelled as exact where they are (`ex2` of an integer, the reciprocal of a power of two), and
+otherwise as off by no more than the two units in the last place that CUDA's programming guide allows them.
 """
 
 from collections.abc import Callable

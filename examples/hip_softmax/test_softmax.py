@@ -13,7 +13,8 @@ def reference(x: torch.Tensor, rows: int, cols: int) -> torch.Tensor:
 
 def terms(x: torch.Tensor, rows: int, cols: int) -> torch.Tensor:
     """All that is added up is positive, but an exponential is off by as much as what it is taken of."""
-    return reference(x, rows, cols) * (x.abs() + x.amax(dim=-1, keepdim=True).abs()) / cols**0.5
+    size = x.abs().add_(x.amax(dim=-1, keepdim=True).abs()).div_(cols**0.5)
+    return size.mul_(reference(x, rows, cols))
 
 
 def inputs(make: Make, rows: int, cols: int) -> list[Spec | int]:

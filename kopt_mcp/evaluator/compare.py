@@ -39,8 +39,9 @@ _FEW = 64
 """Elements below which a root mean square says nothing: one unlucky rounding would decide. So it would where nearly
 all of the error is in half as many, as among rows of zeros."""
 _STEPS = 8
-"""Rounding errors of a kernel besides those of its sum. A device's own exponential, reciprocal, root and logarithm are
-off by two or three each (CUDA's `ex2.approx` by 2^-22.5 of the value), and so is what goes into an exponential."""
+"""Rounding errors of a kernel besides those of its sum: what goes into an exponential, and a device's own functions,
+of which each may be off by several (CUDA's programming guide: two units in the last place for `exp2f`, `rsqrtf`,
+`__fdividef`)."""
 _FLUSHED = 512
 """What an intermediate may be multiplied by that was flushed to zero below the type's smallest normal number."""
 _MAGNITUDES = 14

@@ -27,7 +27,7 @@ def terms(logits: torch.Tensor, labels: torch.Tensor, grad: torch.Tensor) -> tor
     And of what the exponential is taken of: exp(x - log(sum(exp(x)))) is off by a rounding of either.
     """
     probability, chosen = _parts(logits, labels)
-    size = (logits.abs() + logits.amax(dim=-1, keepdim=True).abs()).div_(logits.shape[-1] ** 0.5).add_(1.0)
+    size = logits.abs().add_(logits.amax(dim=-1, keepdim=True).abs()).div_(logits.shape[-1] ** 0.5).add_(1.0)
     return size.mul_(probability).add_(chosen).mul_(grad.abs()[:, None])
 
 

@@ -21,7 +21,7 @@ def terms(x: torch.Tensor) -> torch.Tensor:
 
     exp2(x * log2(e) - max * log2(e)), or exp(x - log(sum)), is right for an x and a maximum off by a rounding each.
     """
-    size = (x.abs() + x.amax(dim=-1, keepdim=True).abs()).div_(x.shape[-1] ** 0.5)
+    size = x.abs().add_(x.amax(dim=-1, keepdim=True).abs()).div_(x.shape[-1] ** 0.5)
     return size.mul_(reference(x))
 
 
