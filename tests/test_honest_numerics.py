@@ -95,6 +95,12 @@ def rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * off((mean + eps).double().rsqrt(), 2.0**-22.9) * weight
 
 
+def layernorm_by_one_thread(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    centred = x - chained(x)[:, None] / x.shape[-1]
+    variance = chained(centred.square())[:, None] / x.shape[-1]
+    return centred * off((variance + eps).double().rsqrt(), 2.0**-22.9) * weight + bias
+
+
 def gemm_of_three(a: Tensor, b: Tensor) -> Tensor:
     """`input_precision="tf32x3"` of Triton: the rest of each factor in TF32 too, but not the product of both rests."""
     large, small = (tf32(a), tf32(b)), (tf32(a - tf32(a)), tf32(b - tf32(b)))
@@ -141,6 +147,7 @@ HONEST = [
     ("cross-entropy", cross_entropy_backward_flushed, "float32", "large", [64, 185], {"rows": 1, "vocab": 18}),
     # Equal terms are rounded the same way, which is no random walk.
     ("reduce", chained, "float32", "equal", [0, 3], {"rows": 37, "cols": 1023}),
+    ("layernorm", layernorm_by_one_thread, "float32", "equal", list(range(8)), {"rows": 1, "cols": 257}),
     # Most rows were zeros: the root mean square was that of the few elements of one row.
     (
         "fused-moe", moe_without_rounding_each_expert, "float16", "zeros", [64],

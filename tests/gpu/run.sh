@@ -5,7 +5,8 @@
 #
 # Parts: overhead, cheats, surroundings, formats, mutants, calibration, diagnosis, doctor, templates, precision=N (N
 # unchanged kernels a size, and a third as many planted gains), numerics=SECONDS (a kernel), campaign=NAME,
-# compare=PROBLEM (a folder or a test of skills/kernels). PYTHON names the interpreter (python3). Each part writes below OUT and prints a line when it ends.
+# compare=PROBLEM (a folder or a test of skills/kernels). PYTHON names the interpreter (python3). Each part writes below
+# OUT and prints a line when it ends.
 set -uo pipefail
 out=$(realpath -m "$1")
 shift

@@ -19,11 +19,11 @@ def reference(x: torch.Tensor) -> torch.Tensor:
 def terms(x: torch.Tensor) -> torch.Tensor:
     """The size of what is added up: positive and negative terms cancel.
 
-    Added one after the other, equal terms are all rounded the same way: K / 2 rounding errors of the sum, at worst.
+    Added one after the other, equal ones are all rounded the same way: K / 2 rounding errors of the sum, at worst.
     """
     size, cols = x.square().sum(dim=-1).sqrt(), x.shape[-1]
     equal = (x == x[:, :1]).all(dim=-1)
-    return torch.where(equal, size * max(1.0, min(cols, LONGEST_CHAIN) / 8), size)
+    return torch.where(equal, size * max(1.0, min(cols, LONGEST_CHAIN) ** 0.5 / 4), size)
 
 
 def inputs(make: Make, rows: int, cols: int) -> list[Spec]:
