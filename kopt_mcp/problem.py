@@ -124,8 +124,8 @@ class Tolerance:
     """How far from the float64 reference an element may lie, in units of the type's rounding error.
 
     The rule is in `evaluator.compare`: an element passes if
-    |out - ref64| <= max(2 * max|ref_lp - ref64|, factor * u * |ref64|, factor * u_acc * sqrt(K) * max(|ref64|, S)), and
-    the root mean square error is bounded too, over all elements and among elements of one size.
+    |out - ref64| <= max(2 * max|ref_lp - ref64|, factor * u * |ref64|, factor * u_acc * sqrt(K + 8) * max(|ref64|, S)),
+    and the root mean square error is bounded too, over all elements and among elements of one size.
     """
 
     factor: float = 4.0

@@ -1,13 +1,15 @@
 """What a workload's outputs must be: a reference that is called thrice, on inputs that it cannot spoil; its faults."""
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
 import torch
 
-from kopt_mcp.evaluator.reference import expected_outputs
-from kopt_mcp.problem import Problem, ProblemError, Workload
+from kopt_mcp.evaluator.inputs import draw
+from kopt_mcp.evaluator.reference import expected_outputs, judge_all
+from kopt_mcp.problem import DISTRIBUTIONS, Problem, ProblemError, Workload
 
 
 def added(x: torch.Tensor, y: torch.Tensor) -> None:
@@ -112,3 +114,62 @@ def test_a_reference_that_draws_random_numbers_is_refused_unless_they_are_the_sa
     problem = dataclasses.replace(problem, reference=seeded, inputs=lambda make, n: [make.normal(n, 4)], mutates=())
     (expected,) = expected_outputs(problem, problem.case(problem.workloads[0]), 1, "cpu")
     assert float(expected.error_lp.max()) < 1e-5
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    exp = (x - x.amax(dim=-1, keepdim=True)).exp()
+    return exp / exp.sum(dim=-1, keepdim=True)
+
+
+def softmax_of(shape: tuple[int, int]) -> Problem:
+    return Problem(
+        name="softmax",
+        reference=softmax,
+        inputs=lambda make, rows, cols: [make.normal(rows, cols)],
+        workloads=[Workload({"rows": shape[0], "cols": shape[1]})],
+        bytes="rows * cols",
+        flops="rows * cols",
+        bound="memory",
+        reduction="cols",
+        scale=softmax,
+    )
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (1, 3), (2, 3), (5, 2)], ids=str)
+def test_an_exponential_taken_to_the_base_two_is_right_on_every_draw_of_a_few_elements(shape: tuple[int, int]) -> None:
+    """One was refused on an H200: an element off by |x - max| rounding errors, which those of x and the maximum would
+    explain if they went apart; in the only pattern that was tried they went the same way."""
+    problem = softmax_of(shape)
+    case = problem.case(problem.workloads[0])
+    for distribution in DISTRIBUTIONS:
+        for seed in range(120 if distribution == "large" else 12):
+            (x,) = draw(case.inputs, case.literals, seed, "cpu", distribution).args
+            power = (x - x.amax(dim=-1, keepdim=True)) * torch.tensor(math.log2(math.e), dtype=torch.float32)
+            exp = power.exp2()
+            expected = expected_outputs(problem, case, seed, "cpu", distribution)
+            verdict = judge_all([exp / exp.sum(dim=-1, keepdim=True)], expected)
+            assert verdict.status == "PASSED", (distribution, seed, verdict.detail)
+
+
+def test_an_exponential_of_an_argument_in_half_precision_is_refused_at_a_few_elements_too() -> None:
+    problem = softmax_of((5, 2))
+    case = problem.case(problem.workloads[0])
+    for distribution in ("normal", "mixed", "shifted"):
+        for seed in range(20):
+            (x,) = draw(case.inputs, case.literals, seed, "cpu", distribution).args
+            exp = (x - x.amax(dim=-1, keepdim=True)).half().float().exp()
+            expected = expected_outputs(problem, case, seed, "cpu", distribution)
+            verdict = judge_all([exp / exp.sum(dim=-1, keepdim=True)], expected)
+            assert verdict.status == "INCORRECT_NUMERICAL", (distribution, seed)
+
+
+def test_two_inputs_of_which_one_is_taken_from_the_other_go_apart_in_some_pattern() -> None:
+    for n in range(1, 33):
+        problem = dataclasses.replace(
+            in_place("float32"), reference=torch.sub, mutates=(), workloads=[Workload({"n": n}, "float32")]
+        )
+        case = problem.case(problem.workloads[0])
+        x, y = draw(case.inputs, case.literals, n, "cpu").args
+        (expected,) = expected_outputs(problem, case, n, "cpu")
+        apart = (x.double().abs() + y.double().abs()) * 2.0**-24
+        torch.testing.assert_close(expected.sensitivity, apart, rtol=1e-6, atol=0)

@@ -4,8 +4,9 @@
 #     bash tests/gpu/run.sh OUT "0: overhead formats" "1: cheats" "2: campaign=gemm campaign=fused-moe" "3: precision=60"
 #
 # Parts: overhead, cheats, surroundings, formats, mutants, calibration, diagnosis, doctor, templates, precision=N (N
-# unchanged kernels a size, and a third as many planted gains), campaign=NAME, compare=PROBLEM (a folder or a test of
-# skills/kernels). PYTHON names the interpreter (python3). Each part writes below OUT and prints a line when it ends.
+# unchanged kernels a size, and a third as many planted gains), numerics=SECONDS (a kernel), campaign=NAME,
+# compare=PROBLEM (a folder or a test of skills/kernels). PYTHON names the interpreter (python3). Each part writes below
+# OUT and prints a line when it ends.
 set -uo pipefail
 out=$(realpath -m "$1")
 shift
@@ -33,6 +34,7 @@ part() {
         surroundings) "$python" tests/gpu/test_gpu_surroundings.py ;;
         formats) "$python" tests/gpu/test_gpu_formats.py "$out/formats.json" ;;
         mutants) "$python" tests/gpu/mutants.py ;;
+        numerics=*) "$python" tests/gpu/numerics.py cuda:0 "${1#*=}" ;;
         calibration) "$python" experiments/precision/calibration.py --out "$out/calibration" ;;
         diagnosis) "$python" tests/gpu/diagnosis.py "$out/diagnosis" ;;
         doctor) "$python" -m kopt_mcp doctor ;;

@@ -22,9 +22,13 @@ def reference(logits: torch.Tensor, labels: torch.Tensor, grad: torch.Tensor) ->
 
 
 def terms(logits: torch.Tensor, labels: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-    """The size of what is added up: where the label is nearly certain, its probability and 1 cancel."""
+    """The size of what is added up: where the label is nearly certain, its probability and 1 cancel.
+
+    And of what the exponential is taken of: exp(x - log(sum(exp(x)))) is off by a rounding of either.
+    """
     probability, chosen = _parts(logits, labels)
-    return (probability + chosen) * grad.abs()[:, None]
+    size = logits.abs().add_(logits.amax(dim=-1, keepdim=True).abs()).div_(logits.shape[-1] ** 0.5).add_(1.0)
+    return size.mul_(probability).add_(chosen).mul_(grad.abs()[:, None])
 
 
 def inputs(make: Make, rows: int, vocab: int) -> list[Spec]:
