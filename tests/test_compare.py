@@ -118,7 +118,7 @@ def test_a_reference_beyond_the_types_range_is_an_error_of_the_problem() -> None
 
 def test_a_systematic_bias_within_every_elements_allowance_fails_by_the_root_mean_square() -> None:
     ref = normal(256, 256).abs() + 1
-    out = (ref * (1 + 2.5 * 2.0**-24)).float()
+    out = (ref * (1 + 8.0 * 2.0**-24)).float()
     result = verdict(out, ref)
     assert result.status == "INCORRECT_NUMERICAL"
     assert "root mean square" in result.detail

@@ -16,6 +16,7 @@ from kopt_mcp.evaluator.compare import Verdict
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.inputs import draw
 from kopt_mcp.evaluator.reference import as_list, expected_outputs, judge_all
+from kopt_mcp.problem import Problem, Workload
 
 ROOT = Path(__file__).resolve().parent.parent
 Tensor = torch.Tensor
@@ -210,6 +211,48 @@ def test_the_same_a_precision_step_down_is_refused(
 ) -> None:
     for seed in range(4):
         assert judged(folder, function, "float32", distribution, seed, **sizes).status == "INCORRECT_NUMERICAL", seed
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    return off((1 + ex2(-x * LOG2E)).double().reciprocal(), EPS)
+
+
+def silu(x: Tensor) -> Tensor:
+    return off(x.double() / (1 + ex2(-x * LOG2E)), EPS)
+
+
+def inverse_root(x: Tensor) -> Tensor:
+    return off((x.abs() + 1.0).double().rsqrt(), EPS)
+
+
+REFERENCES: dict[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] = {
+    sigmoid: torch.sigmoid,
+    silu: torch.nn.functional.silu,
+    inverse_root: lambda x: (x.abs() + 1.0).rsqrt(),
+}
+
+
+@pytest.mark.parametrize("function", REFERENCES)
+def test_where_no_sum_is_declared_a_devices_own_functions_are_right_and_half_precision_is_not(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    problem = Problem(
+        name="element",
+        reference=REFERENCES[function],
+        inputs=lambda make, n: [make.normal(n)],
+        workloads=[Workload({"n": 4099})],
+        bytes="8 * n",
+        flops="4 * n",
+        bound="memory",
+    )
+    case = problem.case(problem.workloads[0])
+    for seed in range(8):
+        for distribution in ("normal", "large", "tiny"):
+            x = draw(case.inputs, case.literals, seed, "cpu", distribution).args[0]
+            expected = expected_outputs(problem, case, seed, "cpu", distribution)
+            right, wrong = judge_all([function(x)], expected), judge_all([function(x).half().float()], expected)
+            assert right.status == "PASSED", (seed, distribution, right.detail)
+            assert wrong.status == "INCORRECT_NUMERICAL", (seed, distribution)
 
 
 def test_many_small_errors_are_not_few() -> None:

@@ -11,10 +11,10 @@ is the one by which FlashAttention judges itself). In float64, where nothing wid
 x + dx does. u is the unit roundoff of the output's type. x + dx are the inputs, each off by one rounding error of the
 type that is computed in: a result that is exact for such inputs is as good as any. Of few inputs there are several
 x + dx, and what strays farthest counts (`reference._farthest`): in one alone, two errors may happen to cancel.
-R = c*u_acc*sqrt(K + 8)*max(|ref64|, S) where the problem declares them, with u_acc the unit roundoff of the
-accumulator, K the length of the longest sum and S the root sum of squares of its terms; the 8 are for what is not that
-sum. Bound 2 keeps one precision step down from hiding under the largest element, bound 3 keeps small elements from
-being dropped.
+R = c*u_acc*sqrt(K + 8)*max(|ref64|, S), with u_acc the unit roundoff of the accumulator, K the length of the longest
+sum and S the root sum of squares of its terms, which are nothing where the problem does not declare them; the 8 are for
+what is not that sum. Bound 2 keeps one precision step down from hiding under the largest element, bound 3 keeps small
+elements from being dropped.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _judge_exact(out: torch.Tensor, reference: torch.Tensor) -> Verdict:
 
 def _judge_float(out: torch.Tensor, error: torch.Tensor, expected: Expected) -> Verdict:
     ref = expected.ref64
-    rounding = _reduction(expected, expected.terms) if expected.terms is not None and expected.length else None
+    rounding = _steps(expected)
     allowed = _allowed(expected, rounding)
     ratio = (error / allowed).nan_to_num_(nan=torch.inf, posinf=torch.inf)
     flat = int(ratio.flatten().argmax())
@@ -206,6 +206,15 @@ def _smallest(dtype: torch.dtype) -> float:
     """The error that is always allowed: the type's own smallest number, and what becomes of one that was flushed."""
     computed = torch.float64 if dtype == torch.float64 else torch.float32
     return max(torch.finfo(dtype).tiny, _FLUSHED * torch.finfo(computed).tiny)
+
+
+def _steps(expected: Expected) -> torch.Tensor | None:
+    """R; None where it is nothing beside one rounding error of the output's type."""
+    if expected.terms is not None and expected.length:
+        return _reduction(expected, expected.terms)
+    if UNIT_ROUNDOFF[expected.dtype] > UNIT_ROUNDOFF[torch.float32]:
+        return None
+    return expected.ref64.abs().mul_(expected.factor * UNIT_ROUNDOFF[expected.dtype] * _STEPS**0.5)
 
 
 def _reduction(expected: Expected, terms: torch.Tensor) -> torch.Tensor:
