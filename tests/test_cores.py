@@ -52,6 +52,25 @@ def test_where_no_core_is_known_or_it_may_not_be_had_nothing_changes(core: int |
     assert os.sched_getaffinity(0) == before
 
 
+@pytest.mark.parametrize(
+    ("here", "allowed", "core", "chosen"),
+    [
+        (3, {1, 3, 5}, 1, 3),
+        (3, {1, 3, 5}, 3, 5),
+        (5, {1, 3, 5}, 5, 1),
+        (0, {0}, 0, None),
+        (None, {0, 1}, 0, None),
+        (1, {0, 1}, None, 1),
+    ],
+)
+def test_it_waits_where_it_runs_if_nobody_else_waits_there(
+    monkeypatch: pytest.MonkeyPatch, here: int | None, allowed: set[int], core: int | None, chosen: int | None
+) -> None:
+    monkeypatch.setattr(cores, "current", lambda: here)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: allowed)
+    assert cores.apart_from(core) == chosen
+
+
 def test_a_system_that_does_not_tell_the_core_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "Path", lambda path: Proc("kopt (a thread) S 1"))
     assert cores.current() is None

@@ -214,7 +214,7 @@ class Candidate:
     def lay(self, message: dict[str, Any]) -> dict[str, Any]:
         """Make the arguments of the next timed call, over memory that the harness is still to fill."""
         self._laid = [self._over_shared(a) if "at" in a else a["value"] for a in message["args"]]
-        self._core = message["core"]
+        self._core = cores.apart_from(message["core"])
         return {}
 
     def _over_shared(self, argument: dict[str, Any]) -> torch.Tensor:
