@@ -126,6 +126,7 @@ class Held:
         process.ask("lay", args=laid.args, core=core)
         call = _Call(process)
         laid.fill()
+        cores.rested()
         if cold:
             self._evictor.evict()
         with cores.waiting_on(core):

@@ -59,14 +59,15 @@ class Sample:
 class WallClock:
     """Time on a CPU."""
 
-    __slots__ = ("_buffer",)
+    __slots__ = ("_buffer", "_scan")
     method = "wall"
     empty_us = 0.0
     """What an empty measurement reads."""
 
     def __init__(self, cache_bytes: int) -> None:
-        # int64, because torch adds up int32 thirty times as slowly on a CPU.
-        self._buffer = torch.zeros(max(1, min(2 * cache_bytes, 256 << 20) // 8), dtype=torch.int64)
+        self._buffer = torch.zeros(max(1, min(2 * cache_bytes, 256 << 20)), dtype=torch.uint8)
+        self._scan: Any = ctypes.CDLL(None).memchr
+        self._scan.argtypes, self._scan.restype = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t), ctypes.c_void_p
 
     def sample(
         self, call: Call, spin_us: float, warm: bool, before: Before = _nothing, after: After = _itself
@@ -81,8 +82,11 @@ class WallClock:
         return after(out), Sample(elapsed, elapsed, 0.0)
 
     def evict(self) -> None:
-        """Fill the last-level cache with other data. It is shared: the harness can do this for a runner."""
-        self._buffer.sum()
+        """Fill the last-level cache with other data. It is shared: the harness can do this for a runner.
+
+        Torch's threads would spin for a millisecond or more afterwards, on cores that others are to have.
+        """
+        self._scan(self._buffer.data_ptr(), 1, self._buffer.nbytes)  # for a byte that is not there
 
 
 class EventClock:
