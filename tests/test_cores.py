@@ -2,6 +2,8 @@
 
 import os
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,18 +73,41 @@ def test_it_waits_where_it_runs_if_nobody_else_waits_there(
     assert cores.apart_from(core) == chosen
 
 
-def test_a_system_that_does_not_tell_the_core_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "Path", lambda path: Proc("kopt (a thread) S 1"))
+def test_a_system_that_does_not_tell_the_core_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cores, "_TASKS", tmp_path)
     assert cores.current() is None
     monkeypatch.delattr(os, "sched_setaffinity")
     assert cores.current() is None
 
 
-class Proc:
-    """A file in /proc, as short as said."""
+@pytest.mark.parametrize(("states", "looks"), [("", 0), ("SS", 0), ("SR", 3)])
+def test_it_waits_until_all_other_threads_sleep(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, states: str, looks: int
+) -> None:
+    """They fall asleep at the third look; the caller itself is always awake."""
+    slept: list[float] = []
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def sleeps(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            put("S" * len(states))
 
-    def read_text(self, encoding: str) -> str:
-        return self.text
+    def put(now: str) -> None:
+        for number, state in enumerate([*now, "R"]):
+            name = str(threading.get_native_id() if number == len(now) else -1 - number)
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / "stat").write_text(f"{name} (a) thread) {state} 1", encoding="utf-8")
+
+    put(states)
+    monkeypatch.setattr(cores, "_TASKS", tmp_path)
+    monkeypatch.setattr(cores, "time", SimpleNamespace(perf_counter=lambda: 0.001 * len(slept), sleep=sleeps))
+    cores.rested()
+    assert len(slept) == looks
+
+
+def test_threads_that_never_sleep_are_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(cores, "_awake", lambda: True)
+    monkeypatch.setattr(cores, "time", SimpleNamespace(perf_counter=lambda: 0.01 * len(slept), sleep=slept.append))
+    cores.rested()
+    assert 0 < len(slept) <= 6
