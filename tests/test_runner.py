@@ -264,7 +264,7 @@ def test_every_request_is_answered_once_until_goodbye(tmp_path: Path, monkeypatc
 def test_a_timed_call_waits_for_the_word_and_says_where_its_output_lies(shared: mmap.mmap, tmp_path: Path) -> None:
     candidate = loaded(shared, tmp_path, body("return (2 * x).t()"))
     meta = {"shape": [ROWS, COLS], "dtype": "float32", "offset": 1 << 12, "bytes": 4 * ROWS * COLS}
-    candidate.lay({"args": [{"at": meta, "strides": None}]})
+    candidate.lay({"args": [{"at": meta, "strides": None}], "core": None})
     torch.frombuffer(shared, dtype=torch.float32, count=ROWS * COLS, offset=1 << 12).copy_(torch.arange(24.0))
     ours, theirs = socket.socketpair()
     token = bytes(range(TOKEN_BYTES))
@@ -285,7 +285,7 @@ def test_a_timed_call_waits_for_the_word_and_says_where_its_output_lies(shared: 
 @pytest.mark.parametrize(("text", "words"), [("raise ValueError('no')", "no"), ("return 7", "is a int")])
 def test_a_timed_call_that_fails_says_so_at_once(shared: mmap.mmap, tmp_path: Path, text: str, words: str) -> None:
     candidate = loaded(shared, tmp_path, body(text))
-    candidate.lay({"args": [{"value": 1.0}]})
+    candidate.lay({"args": [{"value": 1.0}], "core": None})
     ours, theirs = socket.socketpair()
     ours.sendall(bytes(TOKEN_BYTES))
     with pytest.raises((ValueError, Structure), match=words):
