@@ -29,7 +29,11 @@ templates() {
 
 part() {
     case $1 in
-        overhead) "$python" experiments/overhead/iteration.py --device cuda:0 --iterations 10 --out "$out/overhead" ;;
+        overhead)
+            "$python" experiments/overhead/iteration.py --device cuda:0 --iterations 10 --out "$out/overhead"
+            "$python" experiments/overhead/iteration.py --device cuda:0 --iterations 10 --out "$out/overhead-5" \
+                --workloads 8192x8192-bf16 32768x4096-bf16 128x1024-bf16 37x1021-fp32 9x513-fp16
+            ;;
         cheats) "$python" tests/gpu/test_gpu_cheats.py "$out/cheats.json" ;;
         surroundings) "$python" tests/gpu/test_gpu_surroundings.py ;;
         formats) "$python" tests/gpu/test_gpu_formats.py "$out/formats.json" ;;
