@@ -117,7 +117,7 @@ def test_triton_6868_a_kernel_that_takes_no_time_has_a_verdict(evaluator: LocalE
 
 def test_backendbench_allclose_a_tighter_tolerance_changes_the_verdict() -> None:
     ref = torch.linspace(1, 2, 1000, dtype=torch.float64)
-    out = (ref * (1 + 6 * 2.0**-24)).float()
+    out = (ref * (1 + 24 * 2.0**-24)).float()
     wide, narrow = (expect(ref, ref.float(), ref, None, 0.0, factor, "ieee") for factor in (64.0, 4.0))
     assert judge(out[:32], _first(wide, 32)).status == "PASSED"
     assert judge(out[:32], _first(narrow, 32)).status == "INCORRECT_NUMERICAL"
