@@ -197,10 +197,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Process]]:
         one.close()
 
 
-def opened(process: Process, device: Device, mutates: tuple[int, ...] = (), call_us: float = 0.0) -> Gate:
+def opened(
+    process: Process, device: Device, mutates: tuple[int, ...] = (), call_us: float = 0.0, own_us: float = 0.0
+) -> Gate:
     problem: Any = dataclasses.replace(PROBLEM, mutates=mutates)
     line: Any = Line(process)  # type: ignore[arg-type]
-    return Gate(line, device, problem, CASE, OUTPUTS, Clock(process.log), call_us, device="cpu")
+    return Gate(line, device, problem, CASE, OUTPUTS, Clock(process.log), call_us, own_us, device="cpu")
 
 
 WENT = ["evicted", "go", "touched"]
@@ -254,6 +256,18 @@ def test_a_device_that_was_never_away_tells_no_time_and_after_some_of_these_call
     assert passed is not None
     assert torch.equal(passed.outputs[0], expected(13))
     assert process.log == ["stopped", "evicted", "go", "over", "touched", "released", "drained"]
+
+
+def test_a_device_that_rests_before_a_call_can_be_over_had_changed_hands_and_the_call_says_then_when_it_is(
+    made: Callable[..., Process],
+) -> None:
+    process = made()
+    gate = opened(process, Device(), own_us=1e9)
+    assert gate.nothing() is not None, "without a call it may"
+    assert [gate.through(Values(seed), True) for seed in range(13)] == [None] * 13
+    process.log.clear()
+    assert gate.through(Values(13), True) is not None
+    assert "over" in process.log
 
 
 def test_a_harness_that_waits_for_the_device_while_it_queues_gets_it_back_and_tells_no_time(

@@ -63,8 +63,8 @@ class Gated(Protocol):
         """It is needed no more."""
 
 
-OpenGate = Callable[[Line, list[dict[str, Any]], float], Gated]
-"""On a line, for what the reference returns, and calls that are said to take so long."""
+OpenGate = Callable[[Line, list[dict[str, Any]], float, float], Gated]
+"""On a line, for what the reference returns, and calls that are said to take so long in either arm, and in this one."""
 Blame = Callable[[Arm], AbstractContextManager[None]]
 """In which what goes wrong is an arm's fault."""
 Hard = Callable[[], str]
@@ -208,9 +208,9 @@ class Audit:
         typical = [stats.median(arm.samples) for arm in arms]
         with ExitStack() as stack:
             gates: list[Gated] = []
-            for line, arm in zip(self._lines, arms, strict=True):
-                with blame(arm):  # for calls that are as long for both, who must pass in the same way
-                    gates.append(stack.enter_context(closing(self._open(line, outputs, max(typical)))))
+            for line, arm, own in zip(self._lines, arms, typical, strict=True):
+                with blame(arm):
+                    gates.append(stack.enter_context(closing(self._open(line, outputs, max(typical), own))))
             for _ in range(_ROUNDS):
                 turns = [(which, call) for which in (0, 1) for call in (True,) * _CALLS + (False,) * _EMPTY]
                 for which, call in self._random.sample(turns, len(turns)):

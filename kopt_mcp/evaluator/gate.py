@@ -148,9 +148,10 @@ class Gate:
         outputs: list[dict[str, Any]],
         clock: Clears,
         call_us: float = 0.0,
+        own_us: float = 0.0,
         device: str = "cuda",
     ) -> None:
-        """For calls that are said to take `call_us`.
+        """For calls that are said to take `own_us` here, and up to `call_us` in either arm.
 
         Raises:
             NotShared; Fault: the candidate failed.
@@ -161,7 +162,7 @@ class Gate:
         self._at = [position for position, item in enumerate(case.inputs) if isinstance(item, Spec)]
         """Which arguments are tensors."""
         self._most_s = _MOST_S + _PATIENCE * call_us * 1e-6
-        self._tells = call_us > _LONG_US
+        self._own_us, self._tells = own_us, call_us > _LONG_US
         """Whether a call says itself that it is over, and the device is wanted back then."""
         self.stops = True
         """Whether a call can be queued, and is over although its process is stopped."""
@@ -232,7 +233,7 @@ class Gate:
         if not queued:
             self._places()
         self.stops = gone is not None
-        went = self._went(gone)
+        went = self._went(gone, self._own_us)
         return None if went is None else Passed(went, self._outputs(found[0], places, look))
 
     def _beside(self, drawn: Guarded, look: bool) -> Passed:
@@ -327,12 +328,13 @@ class Gate:
             timer.cancel()
             timer.join()
 
-    def _went(self, gone: _Gone | None) -> Went | None:
-        """How long it took, if the device was away, and was wanted back in time."""
+    def _went(self, gone: _Gone | None, least_us: float = 0.0) -> Went | None:
+        """How long it took, if the device was away, was wanted back in time, and not had back in the midst of a call:
+        where time slices are shorter than they are known to be, it rests before a call can be over."""
         if gone is None:
             return None
         us = (gone.rest - gone.begin) * 1e6
-        if not gone.hung and (us >= _KEPT_US or self._tells):
+        if not gone.hung and (us >= max(_KEPT_US, least_us) or self._tells):
             self._lost = 0
             return Went(us, gone.cleared_us())
         self._lost += 1

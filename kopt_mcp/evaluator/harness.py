@@ -356,8 +356,8 @@ class Harness:
         assert driver is not None
         assert clock is not None
 
-        def opened(line: Line, outputs: list[dict[str, Any]], call_us: float) -> Gate:
-            return Gate(line, driver, problem, case, outputs, clock, call_us)
+        def opened(line: Line, outputs: list[dict[str, Any]], call_us: float, own_us: float) -> Gate:
+            return Gate(line, driver, problem, case, outputs, clock, call_us, own_us)
 
         return Audit(lines, opened, sampler.effect, bench.new_seed, _RANDOM)
 
