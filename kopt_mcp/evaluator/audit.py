@@ -96,7 +96,7 @@ class _Seen:
             return
         self._went[which].append(went)
         if which == 0:
-            self._first = heapq.nsmallest(_COMPARED, [*self._first, timed], key=lambda one: one.wall_us)
+            self._first = heapq.nsmallest(_COMPARED, [*self._first, timed], key=lambda one: one.us)
             if self._random.randrange(len(self._went[0])) == 0:
                 self._any = timed
 
