@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import torch
 
 from kopt_mcp.evaluator.process import CandidateProcess
-from kopt_mcp.evaluator.records import RESOLUTION_US as RESOLUTION_US
 
 
 @dataclass

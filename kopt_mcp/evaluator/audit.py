@@ -13,9 +13,10 @@ from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from kopt_mcp import stats
-from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Timed
+from kopt_mcp.evaluator.arms import Arm, Timed
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.gate import Line, NotShared, Passed, Values, Went
+from kopt_mcp.evaluator.records import RESOLUTION_US
 
 _AUDITED_GAIN = 0.01
 """Share of the incumbent's time that no gain is made of: the bar for accepting one is 1 %."""

@@ -21,13 +21,13 @@ from random import Random
 from typing import Any
 
 from kopt_mcp import stats
-from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Sampler, Timed
+from kopt_mcp.evaluator.arms import Arm, Sampler, Timed
 from kopt_mcp.evaluator.audit import Audit
 from kopt_mcp.evaluator.checks import calm_values, telling_values
 from kopt_mcp.evaluator.compare import BadReference, Expected
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.limits import PhysicalLimits
-from kopt_mcp.evaluator.records import Ratio, Timing, WorkloadResult
+from kopt_mcp.evaluator.records import RESOLUTION_US, Ratio, Timing, WorkloadResult
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all, refused
 from kopt_mcp.evaluator.spent import Spent
 from kopt_mcp.problem import Case, Problem, Workload

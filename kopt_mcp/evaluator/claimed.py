@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from kopt_mcp import stats
-from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Timed
+from kopt_mcp.evaluator.arms import Arm, Timed
 from kopt_mcp.evaluator.faults import Fault
+from kopt_mcp.evaluator.records import RESOLUTION_US
 from kopt_mcp.evaluator.watching import fingerprint
 from kopt_mcp.problem import Case
 

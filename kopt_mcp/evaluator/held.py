@@ -27,11 +27,12 @@ import torch
 
 from kopt_mcp import stats
 from kopt_mcp.evaluator import cores
-from kopt_mcp.evaluator.arms import RESOLUTION_US, Arm, Timed
+from kopt_mcp.evaluator.arms import Arm, Timed
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.inputs import GUARD, Guarded, dense_strides, draw
 from kopt_mcp.evaluator.outbox import COUNT, DIMENSION, FAILED, PLACE, TOKEN_BYTES
 from kopt_mcp.evaluator.process import CandidateProcess
+from kopt_mcp.evaluator.records import RESOLUTION_US
 from kopt_mcp.evaluator.shared import INPUTS_AT, SharedMemory
 from kopt_mcp.evaluator.snapshots import Glance, Piece, ReadMemory, Spot, can_be_read, memory_of, rebuilt
 from kopt_mcp.evaluator.timing import WallClock
