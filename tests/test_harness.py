@@ -175,6 +175,26 @@ def test_two_problems_may_import_a_module_that_gives_torch_operators_and_one_may
     assert evaluate(evaluator, kernel, one).status == "INCORRECT_NUMERICAL"
 
 
+def test_what_a_problem_did_to_torch_is_not_there_when_another_is_judged(
+    evaluator: LocalEvaluator, tmp_path: Path
+) -> None:
+    meddler = tmp_path / "test_meddler.py"
+    meddling = (
+        "import torch\ntorch.allclose = torch.equal = lambda *a, **k: True\ntorch.set_default_dtype(torch.float64)\n"
+    )
+    looking = tmp_path / "test_looking.py"
+    looks = "import torch\nassert torch.get_default_dtype() == torch.float32\nassert not torch.equal(*torch.eye(2))\n"
+    rest = IMPORTING.partition("from own_reference import reference\n")[2]
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text("def twice(x):\n    return x + x\n", encoding="utf-8")
+    for fails in ("", "raise ValueError('after it has meddled')\n"):
+        meddler.write_text(meddling + fails + DOUBLING + rest, encoding="utf-8")
+        looking.write_text(looks + DOUBLING + rest, encoding="utf-8")
+        with suppress(ProblemInvalid):
+            evaluator.describe(meddler, digest(meddler), "cpu")
+        assert evaluate(evaluator, kernel, looking).status == "PASSED"
+
+
 RUNS_ITS_KERNEL = {
     "by its name": "sys.path.append(os.path.dirname(__file__)); from twice import reference",
     "by its path": "run = runpy.run_path(KERNEL); reference = run['reference']",
@@ -336,15 +356,16 @@ def test_the_same_answers_come_over_a_channel_in_this_process(tmp_path: Path) ->
     known = {"copy_gbps": 1e6, "triad_gbps": 1e6, "tflops": {}, "measured_on": "paper"}
     beside = {"incumbent": str(PLAIN), "incumbent_sha256": digest(PLAIN), "floor": 0.2}
     assert ask(op="torch_device")["result"]["kind"] == "cpu"
+    assert ask(op="describe", **{**problem, "sha256": "0"})["kind"] == "WorkspaceFailed"
     assert ask(op="describe", **problem)["result"]["entry"] == "softmax"
     assert all(m["caught"] for m in ask(op="check_problem", **problem)["result"])
     assert ask(op="ceilings", known=known)["result"] == known
     assert ask(op="evaluate", job=job)["result"]["status"] == "PASSED"
     assert ask(op="evaluate", job={**job, **beside, "kind": "confirm"})["result"]["status"] == "PASSED"
     assert ask(op="kernel_times", job=job, workload="3x257-fp32")["result"]
-    assert ask(op="describe", **{**problem, "sha256": "0"})["kind"] == "WorkspaceFailed"
     assert ask(op="evaluate", job={**job, "workloads": ["huge"]})["kind"] == "ProblemInvalid"
     assert ask(op="evaluate", job={**job, "kind": 7, "nonsense": 1})["kind"] == "EvaluatorFailed"
+    assert ask(op="describe", **{**problem, "problem": "test_other.py"}) == {"event": "outlived"}
     channel.close()
     thread.join()
     theirs.close()

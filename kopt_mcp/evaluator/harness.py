@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -60,8 +60,24 @@ _ROOMY_BYTES = 32 << 30
 _RANDOM = SystemRandom()
 
 
+@dataclass(frozen=True)
+class _Loaded:
+    """A problem, and what was loaded with it."""
+
+    path: str
+    sha256: str
+    problem: Problem
+    noted: own_modules.Noted
+    ran: set[str]
+    """Hashes of the Python files that have run."""
+
+    def still(self, path: str, sha256: str) -> bool:
+        """Whether it is the one in this file, and all that it has imported is as it was."""
+        return (path, sha256) == (self.path, self.sha256) and own_modules.unchanged(self.noted)
+
+
 class Harness:
-    """Everything that a request needs: the forking process, the shared memory, loaded problems, measured ceilings."""
+    """Everything that a request needs: the forking process, the shared memory, the problem, measured ceilings."""
 
     def __init__(
         self, device: str, folder: Path, fork: bool = True, observers: Callable[[], Observer] | None = None
@@ -74,7 +90,9 @@ class Harness:
         self._kind = "cpu" if device == "cpu" else "cuda"
         self._zygote = Zygote(self._kind, fork)  # before any CUDA call: a CUDA context does not survive a fork
         sandbox.hide_memory()
-        self._problems: dict[tuple[str, str], tuple[Problem, own_modules.Noted, set[str]]] = {}
+        self._begun = False
+        """Whether a problem's code has run here."""
+        self._problem: _Loaded | None = None
         self._ceilings: Ceilings | None = None
         self.torch_device = torch_device(device)
         if device != "cpu":
@@ -112,25 +130,23 @@ class Harness:
         Raises:
             HarnessError: the file changed, does not load, declares no `PROBLEM`, or runs the kernel itself.
         """
-        content, key = read(path, expected_sha256, "problem"), (path, expected_sha256)
-        if not self._loaded(key):
+        content = read(path, expected_sha256, "problem")
+        loaded = self._problem
+        if loaded is None or not loaded.still(path, expected_sha256):
+            self._begun = True
             made, noted = own_modules.noting(lambda: load_problem(content, path))
-            self._problems[key] = made, noted, own_modules.ran()
-        if kernel in self._problems[key][2]:
+            self._problem = loaded = _Loaded(path, expected_sha256, made, noted, own_modules.ran())
+        if kernel in loaded.ran:
             raise HarnessError("ProblemInvalid", f"what {Path(path).name} imports {own_modules.JUDGED}.")
-        return self._problems[key][0]
+        return loaded.problem
 
     def outlived(self, path: str, expected_sha256: str) -> bool:
-        """Whether this problem is one for a fresh process: it is to be loaded, and another load brought modules of the
-        user's own.
+        """Whether this problem is one for a fresh process: the code of another, or of an earlier state of it, has run.
 
-        These can be imported again, but what they did cannot be undone: operators that they gave to torch are there
-        already, and objects of their classes are none of the classes that now have these names.
+        What that did cannot be undone, and would have a say in this one's verdicts: flags and defaults that it set in
+        torch, operators that it added, modules and classes that now have the same names.
         """
-        return own_modules.imported() and not self._loaded((path, expected_sha256))
-
-    def _loaded(self, key: tuple[str, str]) -> bool:
-        return key in self._problems and own_modules.unchanged(self._problems[key][1])
+        return self._begun and not (self._problem and self._problem.still(path, expected_sha256))
 
     def describe(self, problem: Problem) -> ProblemInfo:
         """What the problem declares for this device."""
@@ -139,8 +155,8 @@ class Harness:
             case = problem.case(workload)
             certain = "bytes" in problem.certain
             infos.append(WorkloadInfo(workload.name, workload.dtype, workload.timed, case.bytes, case.flops, certain))
-        modules = next((noted for known, noted, _ in self._problems.values() if known is problem), {})
-        files = {path: sha256 for (_, path), sha256 in modules.items()}
+        loaded = self._problem
+        files = loaded.noted if loaded is not None and loaded.problem is problem else {}
         return ProblemInfo(problem.name, problem.entry, problem.bound, tuple(infos), files)
 
     def ceilings(self) -> Ceilings:

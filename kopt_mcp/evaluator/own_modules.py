@@ -1,14 +1,12 @@
 """Modules of the user's own that a problem file imports: from their source as it is now, and noted.
 
-The harness lives for hours, and judges by what it has loaded. A module that has changed since, or has the name of
-another problem's, must not be taken for the one that lies there; nor compiled code or a library beside it, which nobody
-has read or hashed. Nor may a problem run the kernel that it judges, which could then decide what is right. What the
-interpreter and its packages bring is imported as ever.
+The harness lives for hours, and judges by what it has loaded. A module that has changed since must not be taken for the
+one that lies there; nor compiled code beside it, which nobody has read or hashed. Nor may a problem run the kernel that
+it judges, which could then decide what is right. What the interpreter and its packages bring is imported as ever.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -34,12 +32,10 @@ JUDGED = (
     "leave its import out of the problem"
 )
 T = TypeVar("T")
-Noted = dict[tuple[str, str], str]
-"""By a module's name and file, the hash of that."""
+Noted = dict[str, str]
+"""By a module's file, the hash of that."""
 _noted: Noted = {}
 """Since the last load began."""
-_added: list[str] = []
-"""What that put on the path."""
 _ran: set[str] = set()
 """Hash of each Python file that has run since, by whatever way."""
 _kernel = ""
@@ -60,39 +56,26 @@ def _from_source(loader: SourceFileLoader, fullname: str) -> CodeType | None:
     if not _is_own(str(Path(path).resolve().parent)):
         return _as_ever(loader, fullname)
     data = loader.get_data(path)
-    _noted[fullname, path] = sha256(data).hexdigest()
+    _noted[path] = sha256(data).hexdigest()
     return loader.source_to_code(data, path)
 
 
 def noting(load: Callable[[], T]) -> tuple[T, Noted]:
-    """What `load` makes, and the modules that it imports, now or later: those of whatever was loaded before it are
-    forgotten, and so are their places on the path."""
+    """What `load` makes, and the modules that it imports, now or later."""
     global _noted, _ran
     _watch()
     if _finder not in sys.path_hooks:
         sys.path_hooks.insert(0, _finder)
         sys.path_importer_cache.clear()
         SourceFileLoader.get_code = _from_source  # type: ignore[method-assign, assignment]
-    for name, _ in _noted:
-        sys.modules.pop(name, None)
-    sys.path[:] = before = [entry for entry in sys.path if entry not in _added]
-    importlib.invalidate_caches()
     noted = _noted = {}
     _ran = set()
-    try:
-        return load(), noted
-    finally:
-        _added[:] = [entry for entry in sys.path if entry not in before]
-
-
-def imported() -> bool:
-    """Whether such modules are in this process's memory."""
-    return bool(_noted)
+    return load(), noted
 
 
 def unchanged(noted: Noted) -> bool:
     """Whether these files are still what was imported from them."""
-    return all(_hash(path) == then for (_, path), then in noted.items())
+    return all(_hash(path) == then for path, then in noted.items())
 
 
 def ran() -> set[str]:
