@@ -39,9 +39,10 @@ mean cancels. `zeros`: rows of nothing, as padding is, among ordinary ones. Inte
 `alternating` (only the two ends) and `zeros` too, within their bounds: their lower end is meant by zero, and that of
 `uniform` values."""
 
-LAYOUTS = ("contiguous", "strided", "offset")
+LAYOUTS = ("contiguous", "strided", "offset", "permuted")
 """`strided`: a column slice of a tensor that is wider by a whole vector or (`ragged`) by less; `offset`: starts one
-element past an aligned address. Each is tried on one input alone too."""
+element past an aligned address; `permuted`: of three and more dimensions, the last but one is ahead of the one before
+it in memory, as after `x.transpose(1, 2)` of a (batch, seq, heads, dim). Each is tried on one input alone too."""
 
 
 class ProblemError(ValueError):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from unittest.mock import patch
 
 from kopt_mcp.evaluator import sandbox
-from kopt_mcp.evaluator.records import Evaluation, Job
+from kopt_mcp.evaluator.records import Evaluation, Job, ProblemInfo
 
 if TYPE_CHECKING:  # a machine that only runs the GPU tricks need not have what the client imports
     from kopt_mcp.evaluator.client import LocalEvaluator
@@ -159,9 +159,16 @@ def honest(problem: str) -> Path:
     return PROBLEMS / f"{problem}_honest.py"
 
 
-def still_works(evaluator: LocalEvaluator) -> bool:
-    """Whether an honest kernel passes now, at the cheapest workload."""
-    return evaluate(evaluator, CHEATS / "controls" / "plain.py", workloads=("3x257-fp32",)).status == "PASSED"
+def ready(evaluator: LocalEvaluator, problem: str = "softmax") -> ProblemInfo:
+    """Have the harness load this problem now: it lives with one only, and its processes are to be counted."""
+    file = PROBLEMS / f"{problem}.py"
+    return evaluator.describe(file, digest(file), "cpu")
+
+
+def still_works(evaluator: LocalEvaluator, problem: str = "softmax") -> bool:
+    """Whether an honest kernel passes now, at the cheapest workload, judged by the same harness."""
+    cheapest = min(ready(evaluator, problem).workloads, key=lambda w: w.bytes).name
+    return evaluate(evaluator, honest(problem), problem, workloads=(cheapest,)).status == "PASSED"
 
 
 def verdict(evaluator: LocalEvaluator, case: Case) -> Evaluation:

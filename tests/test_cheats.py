@@ -16,6 +16,7 @@ from evaluating import (
     Case,
     case,
     left_behind,
+    ready,
     run_all,
     running_evaluator,
     still_works,
@@ -24,8 +25,15 @@ from evaluating import (
 
 from kopt_mcp.evaluator.client import LocalEvaluator
 
-CASES = [case(p) for p in sorted(CHEATS.glob("*.*")) if p.suffix in (".py", ".c")]
-CONTROLS = [case(p) for p in sorted((CHEATS / "controls").glob("*.*")) if p.suffix in (".py", ".c", ".cpp")]
+
+def _all(folder: Path) -> list[Case]:
+    """Those of one problem side by side: each problem has a harness of its own."""
+    cases = [case(p) for p in folder.glob("*.*") if p.suffix in (".py", ".c", ".cpp")]
+    return sorted(cases, key=lambda c: (c.problem, c.name))
+
+
+CASES = _all(CHEATS)
+CONTROLS = _all(CHEATS / "controls")
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +44,19 @@ def evaluator() -> Iterator[LocalEvaluator]:
 
 @pytest.mark.parametrize("cheat", CASES, ids=lambda c: c.name)
 def test_a_cheat_gets_neither_a_false_pass_nor_a_false_speed(evaluator: LocalEvaluator, cheat: Case) -> None:
+    ready(evaluator, cheat.problem)
     before = left_behind()
     result = verdict(evaluator, cheat)
     assert result.status in cheat.expected, result.detail
     if result.ratio is not None:
         assert result.ratio.low < FALSE_SPEED, result
     assert left_behind() == before
-    assert still_works(evaluator)
+    assert still_works(evaluator, cheat.problem)
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda c: c.name)
 def test_an_honest_kernel_passes(evaluator: LocalEvaluator, control: Case) -> None:
+    ready(evaluator, control.problem)
     before = left_behind()
     result = verdict(evaluator, control)
     assert result.status == "PASSED", result.detail

@@ -125,6 +125,14 @@ def test_a_layout_may_be_that_of_one_input_only() -> None:
     assert not b.is_contiguous()
 
 
+def test_a_permuted_tensor_has_the_last_but_one_of_its_dimensions_ahead_of_the_one_before_it() -> None:
+    plain, permuted = (only(layout=layout, recipes=[MAKE.normal(2, 3, 4, 5)]) for layout in ("contiguous", "permuted"))
+    assert torch.equal(plain, permuted)
+    assert permuted.transpose(1, 2).is_contiguous()
+    assert permuted.stride() == (60, 5, 15, 1)
+    assert only(layout="permuted", recipes=[MAKE.normal(3, 4, 5)]).stride() == (5, 15, 1)
+
+
 def test_other_recipes_keep_to_their_domain() -> None:
     table = torch.arange(5)
     make = Make("float32")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from evaluating import CHEATS, Case, case, evaluate, honest, processes, running_evaluator, still_works, verdict
+from evaluating import CHEATS, Case, case, evaluate, honest, processes, ready, running_evaluator, still_works, verdict
 
 from kopt_mcp import stats
 from kopt_mcp.evaluator.client import LocalEvaluator
@@ -142,6 +142,7 @@ def test_tritonbench_109_a_minimum_is_not_the_maximum() -> None:
 
 
 def test_atropos_289_a_hung_kernel_is_given_up_and_nothing_of_it_is_left(evaluator: LocalEvaluator) -> None:
+    ready(evaluator)
     before = processes()
     assert cheat(evaluator, "runs_for_ever").status == "TIMEOUT"
     assert processes() == before

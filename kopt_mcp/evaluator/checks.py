@@ -12,6 +12,7 @@ import secrets
 from dataclasses import dataclass
 from random import Random
 
+from kopt_mcp.evaluator.inputs import PERMUTED_DIM
 from kopt_mcp.problem import Case, Problem, Spec, Workload
 
 PUBLIC_SEED = 0
@@ -72,7 +73,7 @@ def plan(problem: Problem, workloads: list[Workload], kind: str) -> list[tuple[W
         for distribution in _distributions(problem, case, index == 0, case in small, rng):
             checks[case.workload.name].append(Check(case, _secret(), POISONS[index % 2], distribution))
     large = [c for c in cases if c not in small] or small
-    for layout in problem.layouts[1:]:
+    for layout in _layouts(problem, small[0]):
         chosen = _spread(problem, [*rng.choices(small, k=2), rng.choice(large)], rng)
         for (case, distribution), inputs in zip(chosen, _one_by_one(layout, small[0], rng), strict=True):
             checks[case.workload.name].append(Check(case, _secret(), POISONS[0], distribution, inputs))
@@ -148,6 +149,17 @@ def _spread(problem: Problem, cases: list[Case], rng: Random) -> list[tuple[Case
     return [(case, of(number, case)) for number, case in enumerate(cases)]
 
 
+def _layouts(problem: Problem, case: Case) -> list[str]:
+    """Those besides the plain one in which such inputs can be."""
+    return [layout for layout in problem.layouts[1:] if _laid_out(layout, case)]
+
+
+def _laid_out(layout: str, case: Case) -> list[int]:
+    """Positions of the inputs that this layout makes others of."""
+    least = PERMUTED_DIM if layout == "permuted" else 0
+    return [position for position, one in enumerate(case.inputs) if isinstance(one, Spec) and len(one.shape) >= least]
+
+
 def _one_by_one(layout: str, case: Case, rng: Random) -> list[str]:
     """A layout of one input, of another one, and of all: a kernel may look at the first only, and take all to be so.
 
@@ -155,7 +167,7 @@ def _one_by_one(layout: str, case: Case, rng: Random) -> list[str]:
     """
     kinds = ["strided", "ragged"] if layout == "strided" else [layout, layout]
     rng.shuffle(kinds)
-    tensors = [position for position, one in enumerate(case.inputs) if isinstance(one, Spec)]
+    tensors = _laid_out(layout, case)
     if len(tensors) > 1:
         alone = zip(kinds, rng.sample(tensors, 2), strict=True)
         return [*(f"{kind}:{position}" for kind, position in alone), rng.choice(kinds)]

@@ -21,6 +21,8 @@ _INPUT_MARK, _OUTPUT_MARK = 0xA5, 0x5A
 """What the red zones of the first input, and of the first output of a C function, hold; see `_mark`."""
 GAPS = {"strided": 8, "ragged": 3}
 """Elements between one row and the next, by layout: a whole vector, and no multiple of any."""
+PERMUTED_DIM = 3
+"""Least dimensions of a tensor whose `permuted` layout is another than its own."""
 _LARGE_PIECE = 16
 """Most elements of a row that are large where one row is to be, and the share of a long row that they are at most."""
 
@@ -210,6 +212,9 @@ def _place(values: torch.Tensor, dtype: torch.dtype, layout: str, mark: int) -> 
     if layout in GAPS and values.dim() >= 1 and values.numel():
         tensor, buffer = _embed((*shape[:-1], shape[-1] + GAPS[layout]), dtype, values.device, 0, mark)
         tensor = tensor[..., : shape[-1]]
+    elif layout == "permuted" and values.dim() >= PERMUTED_DIM:
+        tensor, buffer = _embed((*shape[:-3], shape[-2], shape[-3], shape[-1]), dtype, values.device, 0, mark)
+        tensor = tensor.transpose(-3, -2)
     else:
         tensor, buffer = _embed(shape, dtype, values.device, dtype.itemsize if layout == "offset" else 0, mark)
         if (strides := dense_strides(values)) is not None:

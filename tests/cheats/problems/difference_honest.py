@@ -1,0 +1,5 @@
+"""The incumbent."""
+
+
+def difference(a, b):
+    return a - b

@@ -1,0 +1,5 @@
+"""The incumbent."""
+
+
+def step(p, g):
+    p.sub_(g, alpha=0.05)
