@@ -65,7 +65,7 @@ class BaselineData(Record):
     shape: str | None = None
     """The same, whatever its variables are called."""
     problem_files: dict[str, str]
-    """The test file and the project's own modules that it imports, with their hashes."""
+    """The test file, the project's own modules that it imports, and the data that it reads, with their hashes."""
     task: str = "problem"
     """The format of what the user has: our own, or that of a task for which `test` was written by us."""
     trust: Trust = "measured"

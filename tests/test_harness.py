@@ -94,9 +94,9 @@ def test_a_module_of_the_problem_is_its_source_and_nothing_compiled_beside_it(
 def test_a_problem_says_which_modules_of_the_users_own_it_imported(evaluator: LocalEvaluator, tmp_path: Path) -> None:
     assert judged_by(evaluator, tmp_path, DOUBLING) == "PASSED"
     problem = tmp_path / "test_twice.py"
-    seen = evaluator.describe(problem, digest(problem), "cpu").modules
+    seen = evaluator.describe(problem, digest(problem), "cpu").files
     assert seen == {str(tmp_path / "own_reference.py"): digest(tmp_path / "own_reference.py")}
-    assert evaluator.describe(SOFTMAX, digest(SOFTMAX), "cpu").modules == {}
+    assert evaluator.describe(SOFTMAX, digest(SOFTMAX), "cpu").files == {}
 
 
 LOADING = """import importlib.util, os, sys
@@ -129,7 +129,7 @@ def test_a_module_that_is_not_found_on_the_path_is_noted_too_and_taken_from_its_
     module.write_text(DOUBLING, encoding="utf-8")
     py_compile.compile(str(module), doraise=True)
     assert judged_by(evaluator, tmp_path, TRIPLING, keep_time=True) == "INCORRECT_NUMERICAL"
-    assert evaluator.describe(problem, digest(problem), "cpu").modules == {str(module): digest(module)}
+    assert evaluator.describe(problem, digest(problem), "cpu").files == {str(module): digest(module)}
     assert judged_by(evaluator, tmp_path, DOUBLING, keep_time=True) == "PASSED"
 
 
@@ -195,10 +195,31 @@ def test_what_a_problem_did_to_torch_is_not_there_when_another_is_judged(
         assert evaluate(evaluator, kernel, looking).status == "PASSED"
 
 
+READING = """import json, os
+with open(os.path.join(os.path.dirname(__file__), "data", "factor.json"), "rb") as file:
+    FACTOR = json.load(file)
+def reference(x):
+    return FACTOR * x
+"""
+
+
+def test_data_that_a_problem_reads_are_a_part_of_it(evaluator: LocalEvaluator, tmp_path: Path) -> None:
+    kernel, problem, data = tmp_path / "kernel.py", tmp_path / "test_twice.py", tmp_path / "data" / "factor.json"
+    kernel.write_text("def twice(x):\n    return x + x\n", encoding="utf-8")
+    problem.write_text(READING + IMPORTING.partition("from own_reference import reference\n")[2], encoding="utf-8")
+    data.parent.mkdir()
+    data.write_text("2", encoding="utf-8")
+    assert evaluator.describe(problem, digest(problem), "cpu").files == {str(data): digest(data)}
+    assert evaluate(evaluator, kernel, problem).status == "PASSED"
+    data.write_text("3", encoding="utf-8")
+    assert evaluate(evaluator, kernel, problem).status == "INCORRECT_NUMERICAL"
+
+
 RUNS_ITS_KERNEL = {
     "by its name": "sys.path.append(os.path.dirname(__file__)); from twice import reference",
     "by its path": "run = runpy.run_path(KERNEL); reference = run['reference']",
     "by its text": "exec(compile(open(KERNEL).read(), KERNEL, 'exec'))",
+    "by its text, without a name": "exec(open(KERNEL).read())",
     "when it is called": "reference = lambda x: runpy.run_path(KERNEL)['reference'](x)",
 }
 

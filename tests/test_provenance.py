@@ -108,7 +108,7 @@ def test_what_the_problem_was_seen_to_import_counts_too_and_must_stay_as_it_is(t
     own.parent.mkdir()
     own.write_text("# an easier reference\n")
     seen = {str(own): hashlib.sha256(own.read_bytes()).hexdigest(), "/elsewhere/library.py": "0" * 64}
-    tracked.evaluator.problem = dataclasses.replace(tracked.evaluator.problem, modules=seen)
+    tracked.evaluator.problem = dataclasses.replace(tracked.evaluator.problem, files=seen)
     begun = tracked.baseline()
     assert begun.problem == "unreviewed"
     assert "src/own_reference.py" in begun.to_accept
@@ -123,9 +123,9 @@ def test_what_the_problem_was_seen_to_import_counts_too_and_must_stay_as_it_is(t
 
 def test_a_problem_that_imports_the_kernel_is_refused(tracked: Project) -> None:
     seen = {str(tracked.kernel): hashlib.sha256(tracked.kernel.read_bytes()).hexdigest()}
-    tracked.evaluator.problem = dataclasses.replace(tracked.evaluator.problem, modules=seen)
+    tracked.evaluator.problem = dataclasses.replace(tracked.evaluator.problem, files=seen)
     with pytest.raises(
-        ProblemInvalid, match=r"test_softmax\.py imports softmax\.py, which is the kernel that is judged"
+        ProblemInvalid, match=r"test_softmax\.py imports or reads softmax\.py, which is the kernel that is judged"
     ):
         tracked.baseline()
 

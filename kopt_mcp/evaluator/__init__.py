@@ -5,7 +5,7 @@ interpreter. Read in this order; each module's first sentence says what it is ab
 
 In the server:          client, records, strictness; reported, script_report, script_run, shut_in for scripts that judge
                         themselves
-The harness's way:      serving, harness, preparing; verify, then bench; files, own_modules, machine, spent, faults
+The harness's way:      serving, harness, preparing; verify, then bench; files, own_files, machine, spent, faults
 What is checked:        checks, inputs, generated, reference, compare, limits, ceilings, mutants
 How it is timed:        arms; held (the harness's clock, on a CPU) with turns, cores and snapshots; claimed (the
                         runner's, on a GPU) with timing, and against lies there: gate, queueing, audit (the harness's

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator import bench, ceilings, checks, device_state, mutants, own_modules, preparing, sandbox, verify
+from kopt_mcp.evaluator import bench, ceilings, checks, device_state, mutants, own_files, preparing, sandbox, verify
 from kopt_mcp.evaluator.arms import Arm, Sampler
 from kopt_mcp.evaluator.audit import Audit
 from kopt_mcp.evaluator.bench import WorkloadBench
@@ -67,13 +67,13 @@ class _Loaded:
     path: str
     sha256: str
     problem: Problem
-    noted: own_modules.Noted
+    noted: own_files.Noted
     ran: set[str]
     """Hashes of the Python files that have run."""
 
     def still(self, path: str, sha256: str) -> bool:
         """Whether it is the one in this file, and all that it has imported is as it was."""
-        return (path, sha256) == (self.path, self.sha256) and own_modules.unchanged(self.noted)
+        return (path, sha256) == (self.path, self.sha256) and own_files.unchanged(self.noted)
 
 
 class Harness:
@@ -134,10 +134,10 @@ class Harness:
         loaded = self._problem
         if loaded is None or not loaded.still(path, expected_sha256):
             self._begun = True
-            made, noted = own_modules.noting(lambda: load_problem(content, path))
-            self._problem = loaded = _Loaded(path, expected_sha256, made, noted, own_modules.ran())
-        if kernel in loaded.ran:
-            raise HarnessError("ProblemInvalid", f"what {Path(path).name} imports {own_modules.JUDGED}.")
+            made, noted = own_files.noting(path, lambda: load_problem(content, path))
+            self._problem = loaded = _Loaded(path, expected_sha256, made, noted, own_files.ran())
+        if kernel in loaded.ran or kernel in loaded.noted.values():
+            raise HarnessError("ProblemInvalid", f"what {Path(path).name} imports or reads {own_files.JUDGED}.")
         return loaded.problem
 
     def outlived(self, path: str, expected_sha256: str) -> bool:

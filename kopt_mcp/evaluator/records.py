@@ -87,8 +87,8 @@ class ProblemInfo:
     entry: str
     bound: Bound
     workloads: tuple[WorkloadInfo, ...]
-    modules: dict[str, str] = field(default_factory=dict)
-    """Files of the user's own that it was seen to import, by absolute path, each with its hash."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Files of the user's own that it was seen to import or read, by absolute path, each with its hash."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kopt_mcp.evaluator import own_modules
+from kopt_mcp.evaluator import own_files
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed
 from kopt_mcp.evaluator.files import HarnessError
 from kopt_mcp.evaluator.harness import Harness, Said
@@ -42,7 +42,7 @@ def answer(harness: Harness, request: dict[str, Any], said: Said) -> Any:
         said(0.0, "trying wrong implementations on the problem")
         return [asdict(m) for m in harness.check_problem(harness.problem(request["problem"], request["sha256"]))]
     job = Job(**{**request["job"], "workloads": _names(request["job"]["workloads"])})
-    with own_modules.judging(job.candidate_sha256):  # what it is timed beside may be the reference itself
+    with own_files.judging(job.candidate_sha256):  # what it is timed beside may be the reference itself
         problem = harness.problem(job.problem, job.problem_sha256, job.candidate_sha256)
         if op == "kernel_times":
             return [asdict(k) for k in harness.kernel_times(problem, job, request["workload"])]

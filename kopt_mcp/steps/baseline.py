@@ -75,7 +75,7 @@ def act(tools: Tools, planned: Plan, candidates: Candidates, watch: Watch) -> Ba
         sha256=sha256,
         normal=planned.normal,
         shape=planned.shape,
-        problem_files=dict(sorted({**task.modules, **task.files}.items())),
+        problem_files=dict(sorted({**task.seen, **task.files}.items())),
         task=task.format,
         trust=task.trust,
         problem_review=planned.review,

@@ -13,7 +13,7 @@ from kopt_mcp.certificate import Review
 from kopt_mcp.config import Config
 from kopt_mcp.errors import InputRefused, ProblemInvalid
 from kopt_mcp.evaluator.client import Evaluator
-from kopt_mcp.evaluator.own_modules import JUDGED
+from kopt_mcp.evaluator.own_files import JUDGED
 from kopt_mcp.evaluator.records import ProblemInfo
 from kopt_mcp.models import Device, Doubts, Metric, Said
 from kopt_mcp.phases import Experiment
@@ -103,12 +103,12 @@ def plan(
     patched = {i.patch.sha256: state.id for state in states for i in state.iterations}
     _not_patched(space, task, kernel, patched, {**earlier, **config.accepted_problems, **said.problem})
     device, problem, notes = _place(tools, config, kernel, task, watch)
-    task, problem = _with_modules(space, task, problem, kernel)
+    task, problem = _with_seen(space, task, problem, kernel)
     infos = metrics.chosen(problem, config.workloads)
     metric = config.target_metric or metrics.default_metric(problem)
     metrics.check_countable(metric, infos)
     accepted: dict[Accepted, Mapping[str, str]] = {"kopt.yaml": config.accepted_problems, "elicitation": said.problem}
-    review, accepted_by = _review(space, {**task.modules, **task.files}, {**accepted, "earlier": earlier})
+    review, accepted_by = _review(space, {**task.seen, **task.files}, {**accepted, "earlier": earlier})
     if task.format == "functions" or not task.files:  # what it is stands in no file that somebody could have read
         review, accepted_by = "unreviewed", ""
     return Plan(config, shown, data, normal, shaped, task, problem, device, metric, notes, review, accepted_by)
@@ -185,18 +185,18 @@ def _not_patched(
             )
 
 
-def _with_modules(space: Workspace, task: Task, problem: ProblemInfo, kernel: Path) -> tuple[Task, ProblemInfo]:
-    """What the problem was seen to import is a part of it, wherever in the project it lies.
+def _with_seen(space: Workspace, task: Task, problem: ProblemInfo, kernel: Path) -> tuple[Task, ProblemInfo]:
+    """What the problem was seen to import or read is a part of it, wherever in the project it lies.
 
     Raises:
         ProblemInvalid: the kernel is among it.
     """
-    seen = {Path(path).resolve(): sha256 for path, sha256 in problem.modules.items()}
+    seen = {Path(path).resolve(): sha256 for path, sha256 in problem.files.items()}
     if kernel in seen:
-        raise ProblemInvalid(f"{task.test.name} imports {kernel.name}, which {JUDGED}.")
+        raise ProblemInvalid(f"{task.test.name} imports or reads {kernel.name}, which {JUDGED}.")
     inside = {space.relative(path): sha256 for path, sha256 in seen.items() if path.is_relative_to(space.root)}
-    modules = {path: sha256 for path, sha256 in inside.items() if path not in task.files}
-    return replace(task, modules=modules), replace(problem, modules={})
+    others = {path: sha256 for path, sha256 in inside.items() if path not in task.files}
+    return replace(task, seen=others), replace(problem, files={})
 
 
 def _describe(tools: Tools, task: Task, kernel: str, device: Device, watch: Watch) -> ProblemInfo:

@@ -39,8 +39,8 @@ class Task:
     trust: Trust = "measured"
     foreign: Recognition | None = None
     """What a problem file has to be written for."""
-    modules: dict[str, str] = field(default_factory=dict)
-    """Hash of what it was seen to import by ways that its text does not tell, by path in the project."""
+    seen: dict[str, str] = field(default_factory=dict)
+    """Hash of what it was seen to import or read by ways that its text does not tell, by path in the project."""
     doubt: str = ""
     """Why no other format fits, where it is not certain that the file is a problem."""
 

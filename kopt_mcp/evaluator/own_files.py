@@ -1,8 +1,9 @@
-"""Modules of the user's own that a problem file imports: from their source as it is now, and noted.
+"""Files of the user's own that a problem is made of: modules, from their source as it is now, and data that it reads.
 
-The harness lives for hours, and judges by what it has loaded. A module that has changed since must not be taken for the
-one that lies there; nor compiled code beside it, which nobody has read or hashed. Nor may a problem run the kernel that
-it judges, which could then decide what is right. What the interpreter and its packages bring is imported as ever.
+The harness lives for hours, and judges by what it has loaded. What has changed since must not be taken for what lies
+there; nor compiled code beside it, which nobody has read or hashed. Nor may a problem run or read the kernel that it
+judges, which could then decide what is right. What the interpreter and its packages bring is imported as ever. Data are
+seen where Python opens them (`open`, `numpy.load`, `torch.load`), in the project of the code that does.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
@@ -21,7 +22,7 @@ from importlib.machinery import (
     SourceFileLoader,
 )
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import TypeVar
 
 from kopt_mcp.evaluator import sandbox
@@ -29,15 +30,17 @@ from kopt_mcp.evaluator import sandbox
 _PACKAGE = Path(__file__).resolve().parent.parent
 JUDGED = (
     "is the kernel that is judged, which must not have a say in what is right, nor run where that is decided; "
-    "leave its import out of the problem"
+    "leave it out of the problem"
 )
 T = TypeVar("T")
 Noted = dict[str, str]
-"""By a module's file, the hash of that."""
+"""By path, the hash of what was in the file."""
 _noted: Noted = {}
 """Since the last load began."""
 _ran: set[str] = set()
 """Hash of each Python file that has run since, by whatever way."""
+_problem = ""
+"""Path of the problem that was loaded last."""
 _kernel = ""
 """Hash of what is being judged."""
 _watching = 0
@@ -60,9 +63,10 @@ def _from_source(loader: SourceFileLoader, fullname: str) -> CodeType | None:
     return loader.source_to_code(data, path)
 
 
-def noting(load: Callable[[], T]) -> tuple[T, Noted]:
-    """What `load` makes, and the modules that it imports, now or later."""
-    global _noted, _ran
+def noting(problem: str, load: Callable[[], T]) -> tuple[T, Noted]:
+    """What `load` makes of this file, and what it imports and reads, now or later."""
+    global _noted, _ran, _problem
+    _problem = problem
     _watch()
     if _finder not in sys.path_hooks:
         sys.path_hooks.insert(0, _finder)
@@ -102,15 +106,68 @@ def _watch() -> None:
 
 
 def _audited(event: str, args: tuple[object, ...]) -> None:
-    path = str(getattr(args[0], "co_filename", "")) if event == "exec" else ""
-    if not path.endswith(".py") or os.getpid() != _watching:
+    if event not in ("exec", "open") or os.getpid() != _watching:
         return
-    _ran.add(found := _hash(path))
+    if event == "open":
+        _opened(*args)
+    elif (path := str(getattr(args[0], "co_filename", ""))).endswith(".py"):
+        _ran.add(found := _hash(path))
+        _not_judged(path, found)
+
+
+def _opened(given: object, mode: object, flags: object) -> None:
+    """Note a file that the problem's own code reads."""
+    writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
+    if writes or not isinstance(given, str | bytes) or not (reader := _reader()):
+        return
+    path = Path(os.fsdecode(given)).resolve()
+    home = _project(reader)
+    if not path.is_relative_to(home) or not _is_own(str(path.parent)) or not path.is_file():
+        return
+    if any(part.startswith(".") for part in path.relative_to(home).parts):  # caches, and what tools keep for themselves
+        return
+    if str(path) != str(Path(_problem).resolve()):  # which whoever asks has hashed
+        _not_judged(str(path), found := _hash(str(path)))
+        _noted.setdefault(str(path), found)
+
+
+def _reader() -> str:
+    """The file of the problem's code that is running, innermost first; none where we look at a file ourselves."""
+    frame: FrameType | None = sys._getframe()
+    found = ""
+    while frame is not None:
+        if frame.f_code is _hashed.__wrapped__.__code__:
+            return ""
+        name = frame.f_code.co_filename
+        if not found and (name == _problem or name in _noted):
+            found = name
+        frame = frame.f_back
+    return found
+
+
+@cache
+def _project(file: str) -> Path:
+    """The repository that a file lies in; its folder, where it is in none."""
+    folder = Path(file).resolve().parent
+    return next((above for above in (folder, *folder.parents) if (above / ".git").exists()), folder)
+
+
+def _not_judged(path: str, found: str) -> None:
     if found and found == _kernel:
         raise ImportError(f"{Path(path).name} {JUDGED}")
 
 
 def _hash(path: str) -> str:
+    try:
+        now = os.stat(path)
+    except OSError:
+        return ""
+    return _hashed(path, (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns))
+
+
+@lru_cache(1024)
+def _hashed(path: str, state: tuple[int, ...]) -> str:
+    """Anew for each state of a file: of data there may be a lot, and they are asked for again and again."""
     try:
         return sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
