@@ -96,6 +96,11 @@ def rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * off((mean + eps).double().rsqrt(), 2.0**-22.9) * weight
 
 
+def rmsnorm_by_one_thread(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    mean = chained(x.square())[:, None] / x.shape[-1]
+    return x * off((mean + eps).double().rsqrt(), 2.0**-22.9) * weight
+
+
 def layernorm_by_one_thread(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     centred = x - chained(x)[:, None] / x.shape[-1]
     variance = chained(centred.square())[:, None] / x.shape[-1]
@@ -148,6 +153,9 @@ HONEST = [
     ("cross-entropy", cross_entropy_backward_flushed, "float32", "large", [64, 185], {"rows": 1, "vocab": 18}),
     # Equal terms are rounded the same way, which is no random walk.
     ("reduce", chained, "float32", "equal", [0, 3], {"rows": 37, "cols": 1023}),
+    ("reduce", chained, "float32", "equal", [0, 3], {"rows": 37, "cols": 16384}),
+    ("rmsnorm", rmsnorm_by_one_thread, "float32", "equal", [0, 3], {"rows": 37, "cols": 1000}),
+    ("rmsnorm", rmsnorm_by_one_thread, "float32", "equal", [0, 3], {"rows": 37, "cols": 8192}),
     ("layernorm", layernorm_by_one_thread, "float32", "equal", list(range(8)), {"rows": 1, "cols": 257}),
     # Most rows were zeros: the root mean square was that of the few elements of one row.
     (

@@ -74,16 +74,30 @@ def _expected(problem: Problem, case: Case, args: list[Any], steady: bool) -> li
     elif problem.scale is not None:
         terms = list(_called("scale", problem.scale, [_widen(a) for a in args]))
     length = problem.reduction_length(case.params)
-    if steady and problem.scale is not problem.reference:
-        # Partial sums of terms in order grow until the signs turn: to half of all together, at most sqrt(K) * S. Where
-        # all are equal they are rounded the same way, so that K / 2 rounding errors are no random walk.
-        terms = [None if term is None else term * max(1.0, length**0.5 / 2) for term in terms]
     factor = problem.tolerance_for(case.workload.dtype).factor
+    if steady:
+        signed = problem.scale is not problem.reference
+        terms = [
+            None if s is None else _of_steady(s, ref, length, factor, signed)
+            for s, ref in zip(terms, high, strict=True)
+        ]
     expected = [
         expect(ref64, ref_lp, perturbed, term, length, factor, problem.precision)
         for ref64, ref_lp, perturbed, term in zip(high, low, moved, terms, strict=True)
     ]
     return [replace(one, shares=True) if shared else one for one, shared in zip(expected, shares, strict=True)]
+
+
+def _of_steady(terms: torch.Tensor, ref64: torch.Tensor, length: float, factor: float, signed: bool) -> torch.Tensor:
+    """S where terms are in order or all equal: as large as it takes for R to allow what that does to a sum.
+
+    Of terms in order, partial sums grow until the signs turn: to half of all together, at most sqrt(K) * S. Where all
+    are equal and added one after the other they are rounded the same way, which is no random walk: K / 2 rounding
+    errors of the sum, at worst.
+    """
+    if signed:
+        terms = terms * max(1.0, length**0.5 / 2)
+    return torch.maximum(terms.abs(), ref64.abs() * (length**0.5 / (2 * factor)))
 
 
 def describe_outputs(expected: list[Expected]) -> list[dict[str, Any]]:

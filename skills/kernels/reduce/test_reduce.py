@@ -7,9 +7,6 @@ import torch
 
 from kopt_mcp.problem import LAYOUTS, Make, Problem, Spec, Workload
 
-LONGEST_CHAIN = 8192
-"""Terms that a kernel may add up one after the other; longer rows are divided."""
-
 
 def reference(x: torch.Tensor) -> torch.Tensor:
     """The row sums; half precision is widened first and rounded once, at the end."""
@@ -17,13 +14,8 @@ def reference(x: torch.Tensor) -> torch.Tensor:
 
 
 def terms(x: torch.Tensor) -> torch.Tensor:
-    """The size of what is added up: positive and negative terms cancel.
-
-    Added one after the other, equal ones are all rounded the same way: K / 2 rounding errors of the sum, at worst.
-    """
-    size, cols = x.square().sum(dim=-1).sqrt(), x.shape[-1]
-    equal = (x == x[:, :1]).all(dim=-1)
-    return torch.where(equal, size * max(1.0, min(cols, LONGEST_CHAIN) ** 0.5 / 4), size)
+    """The size of what is added up: positive and negative terms cancel."""
+    return x.square().sum(dim=-1).sqrt()
 
 
 def inputs(make: Make, rows: int, cols: int) -> list[Spec]:
