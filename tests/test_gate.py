@@ -83,7 +83,7 @@ class Process:
         self.made = torch.zeros_like(self.held.args[0])
         self.waiting: dict[int, bool] = {}
         self.log: list[str] = []
-        self.runs, self.tells = True, False
+        self.runs, self.tells, self.woken = True, False, False
 
     def close(self) -> None:
         self.channel.close()
@@ -104,9 +104,14 @@ class Process:
     def wait(self, at: int, ticket: int) -> None:
         self.log.append("over" if self.words[at] == ticket else "waits")
 
-    def halt(self, pid: int) -> None:
+    def freeze(self, pid: int) -> list[int]:
         self.log.append("stopped")
         self.runs = False
+        return []
+
+    def require_rest(self) -> None:
+        if self.woken:
+            raise Fault("CHEATED", "it went on")
 
     def release(self, pid: int, strays: list[int]) -> None:
         self.log.append("released")

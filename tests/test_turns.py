@@ -53,6 +53,7 @@ def turn_of(zygote: int, *runners: int) -> Turn:
     for runner in runners:
         turn.starts(runner)
         turn.ready(runner)
+        turn.holds(runner)
     return turn
 
 
@@ -81,13 +82,30 @@ def test_taking_a_turn_stops_the_others_with_all_that_they_started(family: tuple
     assert [state(p) for p in (one, two, *below(two))] == ["T", "S", "S"]
 
 
-def test_an_orphan_that_was_woken_is_stopped_again(family: tuple[int, list[int]]) -> None:
+def test_an_orphan_that_was_woken_is_found_out_and_stopped_again(family: tuple[int, list[int]]) -> None:
     zygote, (one, two, orphan) = family
     turn = turn_of(zygote, one, two)
     turn.take(one)
     os.kill(orphan, signal.SIGCONT)
-    turn.take(two)
+    with pytest.raises(Fault, match="though it had been stopped"):
+        turn.take(two)
     assert state(orphan) == "T"
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_runner_that_was_woken_in_anothers_turn_is_found_out_at_the_next(
+    family: tuple[int, list[int]], taken: int
+) -> None:
+    zygote, runners = family
+    turn = turn_of(zygote, *runners)
+    turn.take(runners[2])
+    woken = runners[0]
+    os.kill(woken, signal.SIGCONT)
+    assert state(woken) == "S"
+    os.kill(woken, signal.SIGSTOP)
+    assert state(woken) == "T"
+    with pytest.raises(Fault, match="though it had been stopped"):
+        turn.take(runners[taken])
 
 
 def test_a_runner_is_not_stopped_while_it_starts_or_ends(family: tuple[int, list[int]]) -> None:
@@ -144,10 +162,14 @@ def test_a_process_that_starts_another_and_ends_while_it_is_looked_at_is_no_rest
     family: tuple[int, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zygote, (one, *_) = family
-    gone, true = 1 << 22, sandbox.descendants
-    looks = iter([[gone], [gone + 1], [gone + 1], [gone + 2]])  # each had ended by the time that its state was read
-    monkeypatch.setattr(sandbox, "descendants", lambda pid: next(looks, []) if pid == zygote else true(pid))
-    turn_of(zygote, one).freeze(one)
+    gone, true = 1 << 22, sandbox.children
+    looks = iter([[], [gone], [gone + 1], [gone + 1], [gone + 2]])  # each had ended by the time its state was read
+    monkeypatch.setattr(sandbox, "children", lambda pid: next(looks, []) if pid == zygote else true(pid))
+    turn = turn_of(zygote, one)
+    for pid in (one, *below(one)):
+        os.kill(pid, signal.SIGSTOP)
+        assert state(pid) == "T"
+    turn.freeze(one)
     assert next(looks) == [gone + 2], "it looks until it has found the same twice, and no longer"
 
 
@@ -180,20 +202,16 @@ def test_who_waits_for_a_stopped_child_to_become_a_program_comes_to_rest(monkeyp
 
 def test_what_is_woken_while_all_rest_is_found_out(family: tuple[int, list[int]]) -> None:
     zygote, (one, two, _) = family
-    turn = turn_of(zygote, one, two)
-    turn.freeze(one)
-    turn.require_rest()
     for woken in (one, *below(two)):
+        turn = turn_of(zygote, one, two)
+        turn.freeze(one)
+        turn.require_rest()
         os.kill(woken, signal.SIGCONT)  # as a timer of its own would, whose signal that is
         assert state(woken) == "S"
         os.kill(woken, signal.SIGSTOP)
         assert state(woken) == "T", "it rests again by the time that somebody looks"
         with pytest.raises(Fault, match="though it had been stopped"):
             turn.require_rest()
-        turn.take(one)
-        turn.take(two)
-        turn.freeze(one)
-        turn.require_rest()
 
 
 def test_another_runner_that_is_woken_during_a_call_is_found_out_after_it(family: tuple[int, list[int]]) -> None:

@@ -54,9 +54,6 @@ class Gated(Protocol):
     def through(self, values: Values, look: bool) -> Passed | None:
         """Let a call pass; None where it needs to be tried again, on other values."""
 
-    stops: bool
-    """Whether calls go while their process is stopped; what one takes that does not has little to do with its claim."""
-
     def nothing(self) -> Went | None:
         """The same without a call; None where it needs to be tried again."""
 
@@ -109,17 +106,22 @@ class _Seen:
         """By how much the candidate's calls are shorter, without what the two processes take when there is none.
 
         What would make the candidate look better by more than processes differ is not taken away, and what the
-        incumbent's calls take beyond its own times, `incumbent_us`, is not the candidate's doing, or should not be.
+        incumbent's calls take beyond its own times, `incumbent_us`, is not the candidate's doing, or should not be: no
+        more if they wait for the device themselves, so that their process cannot be stopped. Where filling and evicting
+        take longer ahead of the incumbent's calls, so may these, and that much is not sure.
         """
         full, empty = (_quiet(arms) for arms in (self._went, self._empty))
         if not all((*full, *empty)):
             return _Gain(0.0, math.inf, math.inf, 0.0)
         times = [[went.us for went in arm] for arm in (*full, *empty)]
         middle, errors = [stats.median(t) for t in times], [stats.median_error(t) for t in times]
+        cleared = [stats.median([went.cleared_us for went in arm]) for arm in full]
+        slowed = (middle[1] - middle[3]) * max(0.0, cleared[1] / cleared[0] - 1.0)
         more = max(-_APART_US, middle[3] - middle[2])
-        error, usual = math.hypot(*errors), _USUAL * math.sqrt(2) * math.hypot(errors[1], errors[3])
-        own = incumbent_us * (1 + _LONGER) + _LONGER_US + middle[2] - middle[0]
-        return _Gain(min(middle[1] - middle[0] - more, own), error, min(error, usual), max(0.0, -more))
+        seen, own = middle[1] - middle[0] - more, incumbent_us * (1 + _LONGER) + _LONGER_US + middle[2] - middle[0]
+        usual = _USUAL * math.sqrt(2) * math.hypot(errors[1], errors[3])
+        error = math.hypot(*errors) if seen < own else math.hypot(errors[0], errors[2])
+        return _Gain(min(seen, own), error, min(error, usual), max(0.0, -more) + slowed)
 
 
 class _Gain(NamedTuple):
@@ -131,7 +133,8 @@ class _Gain(NamedTuple):
     excuse: float
     """The same, with no more of the candidate's ups and downs than is usual: they are no excuse for who makes them."""
     favour: float
-    """How much of it is what the candidate's process takes longer without a call."""
+    """How much of it may be something else: what the candidate's process takes longer without a call, and what slows
+    the device down ahead of the incumbent's."""
 
 
 def _quiet(arms: Sequence[Sequence[Went]]) -> list[list[Went]]:
@@ -217,7 +220,7 @@ class Audit:
                 for which, call in self._random.sample(turns, len(turns)):
                     with blame(arms[which]):
                         self._pass(which, gates[which], hard, seen) if call else _nothing(which, gates[which], seen)
-                gain = seen.gain(typical[1] if gates[1].stops else math.inf)
+                gain = seen.gain(typical[1])
                 # More would narrow what is sure, and that is enough already, or nothing would be made of it.
                 enough = gain.us - gain.favour - _SURE * gain.error >= claimed
                 if enough or claimed <= 0 or _DOUBT * gain.error < _SURE_SHARE * claimed:

@@ -39,7 +39,8 @@ def become_runner(job: dict[str, Any], fds: list[int]) -> None:
         tempfile.tempdir = None  # found anew, from this process's own TMPDIR
         sandbox.go_first()
         limits = sandbox.Limits(cpu_s=job["cpu_s"])
-        isolation = sandbox.restrict(job["readable"], job["writable"], limits, job["hide_processes"])
+        gpu, hidden = job["gpu"], job["hide_processes"]
+        isolation = sandbox.restrict(job["readable"], job["writable"], limits, hidden, gpu_nodes=gpu["nodes"])
         if isolation.get("processes") == "hidden":
             _go_below()
         from kopt_mcp.evaluator import runner

@@ -262,11 +262,12 @@ class Gate:
     @contextmanager
     def _stopped(self) -> Iterator[None]:
         turn, pid = self._process.turn, self._process.runner.pid
-        turn.halt(pid)
+        strays = turn.freeze(pid)
         try:
             yield
+            turn.require_rest()
         finally:
-            turn.release(pid, [])
+            turn.release(pid, strays)
 
     def _places(self) -> list[Any]:
         """Where the outputs of the call that was queued will be.

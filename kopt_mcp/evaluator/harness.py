@@ -29,7 +29,7 @@ from kopt_mcp.evaluator.files import HarnessError, load_problem, read, source
 from kopt_mcp.evaluator.gate import Gate, Line
 from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.limits import PhysicalLimits
-from kopt_mcp.evaluator.machine import torch_device
+from kopt_mcp.evaluator.machine import only, torch_device
 from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.records import (
     Ceilings,
@@ -100,7 +100,7 @@ class Harness:
         cache = folder / "cache"
         cache.mkdir()
         here = self.torch_device
-        self._place = Place(self._zygote, folder, self._kind, here.l2_bytes, cache, here.index)
+        self._place = Place(self._zygote, folder, self._kind, here.l2_bytes, cache, only(here))
         self._observers = observers or device_state.Observers(self.torch_device.kind, self.torch_device.uuid)
         self._evictor: WallClock | None = None
         self._empty_us: float | None = None

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import torch
 
+from kopt_mcp.evaluator import sandbox
 from kopt_mcp.evaluator.files import HarnessError
+from kopt_mcp.evaluator.nvml import Nvml
 from kopt_mcp.evaluator.records import TorchDevice
+from kopt_mcp.evaluator.runners import Gpu
 
 
 def torch_device(device: str) -> TorchDevice:
@@ -57,6 +60,20 @@ def torch_device(device: str) -> TorchDevice:
         uuid=f"GPU-{props.uuid}" if hasattr(props, "uuid") else f"{props.name}-{index}",
         versions=versions,
     )
+
+
+def only(here: TorchDevice) -> Gpu:
+    """This device without others, which a candidate could have compute ahead of its calls."""
+    if here.kind != "cuda":
+        return Gpu(here.index)
+    try:
+        minor = Nvml(here.uuid).minor()
+    except OSError:
+        minor = None
+    nodes = sandbox.GPU_NODES if minor is None else (f"nvidia{minor}", "nvidiactl", "nvidia-*")
+    if torch.cuda.device_count() < 2:  # a MIG slice has no name of its own here, and no other beside it
+        return Gpu(here.index, nodes)
+    return Gpu(0, nodes, here.uuid)
 
 
 def version(package: str) -> str | None:

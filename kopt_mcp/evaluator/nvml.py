@@ -103,6 +103,10 @@ class Nvml:
             throttle=tuple(throttle_reasons(mask.value)) if told else (),
         )
 
+    def minor(self) -> int | None:
+        """The number of the device's node: `/dev/nvidia3` of 3."""
+        return self._number("nvmlDeviceGetMinorNumber")
+
     def sliced(self) -> bool:
         """Whether the device is a MIG slice, or cut into such."""
         slice_ = ctypes.c_uint()

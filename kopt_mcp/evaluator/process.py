@@ -99,6 +99,7 @@ class CandidateProcess:
     def _load(self, runner: Runner) -> None:
         if not self._cold:
             self._place.caches.lend(self.source.sha256, runner.cache)
+        self._place.turn.holds(runner.pid)
         name = f"kernel{self.source.suffix}"
         (runner.folder / name).write_bytes(self.source.content)
         self.ask(

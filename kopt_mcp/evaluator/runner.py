@@ -28,7 +28,7 @@ from kopt_mcp.evaluator.watching import Structure, keep_the_heap
 def serve(channel: Channel, shared_fd: int, isolation: dict[str, str], job: dict[str, Any]) -> None:
     """Answer the harness until it closes the channel. Each message is answered once, `lay` a second time when called.
 
-    `job` holds `device`, `index`, `cache_bytes`, `shared_bytes` and perhaps `sealed`. A GPU is made ready before the
+    `job` holds `device`, `gpu`, `cache_bytes`, `shared_bytes` and perhaps `sealed`. A GPU is made ready before the
     first word: what takes long and needs no candidate may then be done ahead of time.
     """
     keep_the_heap()
@@ -36,7 +36,7 @@ def serve(channel: Channel, shared_fd: int, isolation: dict[str, str], job: dict
 
     def begin(job: dict[str, Any]) -> dict[str, Any]:
         if job["device"] != "cpu":
-            torch.cuda.set_device(job["index"])
+            torch.cuda.set_device(job["gpu"]["index"])
         made.append(Candidate(job["device"], job["cache_bytes"], mmap.mmap(shared_fd, job["shared_bytes"])))
         if job["device"] != "cpu":
             made[0].prime()

@@ -9,7 +9,9 @@ import socket
 import tempfile
 import threading
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +50,26 @@ _KEPT_ENVIRONMENT = (
 )
 
 
+@dataclass(frozen=True)
+class Gpu:
+    """What a runner gets of the machine's GPUs: the one that it is for, where the others can be kept from it."""
+
+    index: int = 0
+    nodes: Sequence[str] = sandbox.GPU_NODES
+    """Names below /dev."""
+    visible: str = ""
+    """For CUDA_VISIBLE_DEVICES, if it is to be another one than ours."""
+
+
 class Place:
     """Where runners live, and on what."""
 
     def __init__(
-        self, zygote: Zygote, folder: Path, device: str, cache_bytes: int, seed_cache: Path, index: int = 0
+        self, zygote: Zygote, folder: Path, device: str, cache_bytes: int, seed_cache: Path, gpu: Gpu | None = None
     ) -> None:
-        """`seed_cache` is what every compile cache starts from: nothing of any candidate's. `index` is a GPU's."""
+        """`seed_cache` is what every compile cache starts from: nothing of any candidate's."""
         self.zygote, self.folder, self.device, self.cache_bytes = zygote, folder, device, cache_bytes
-        self.seed_cache, self.index = seed_cache, index
+        self.seed_cache, self.gpu = seed_cache, gpu or Gpu()
         self.sealed = device != "cpu"
         """Whether the evaluator's code in a runner is watched: where the harness does not hold the clock itself."""
         self.turn = Turn(zygote.pid)
@@ -173,6 +186,8 @@ class Runner:
             "TORCH_EXTENSIONS_DIR": f"{cache}/extensions",
             "CUDA_CACHE_PATH": f"{cache}/cuda",
         }
+        if self._place.gpu.visible:
+            environment["CUDA_VISIBLE_DEVICES"] = self._place.gpu.visible
         if self._place.device == "cpu":
             environment["TRITON_INTERPRET"] = "1"
         return {
@@ -180,7 +195,7 @@ class Runner:
             "environment": environment,
             "nonce": nonce,
             "device": self._place.device,
-            "index": self._place.index,
+            "gpu": asdict(self._place.gpu),
             "cache_bytes": self._place.cache_bytes,
             "shared_bytes": SHARED_BYTES,
             "sealed": self._place.sealed,

@@ -51,6 +51,7 @@ SYSTEM_FOLDERS = (
 )
 DEVICE_NODES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 GPU_NODES = ("kfd", "dri", "nvidia*")
+"""Names below /dev of all GPUs."""
 _OWN_PROC = "/proc/self"
 """The CUDA driver writes below it when it starts."""
 
@@ -81,15 +82,16 @@ def restrict(
     limits: Limits,
     hide_processes: bool = False,
     own_network: bool = True,
+    gpu_nodes: Sequence[str] = GPU_NODES,
 ) -> dict[str, str]:
     """Apply everything that can be had to the calling process and its future children; return what is in force.
 
     With `hide_processes` its children (not itself) live in a process namespace, where no other process has a number: a
     candidate must not pin the incumbent to one core, which neither Landlock nor a user namespace prevents. System calls
     are refused too that a GPU's driver may need (see `system_calls`). There is no GPU for them then, to go on with what
-    it was given while they are stopped. Without `own_network` the network stays as it is, but for TCP, which Landlock
-    forbids: a tool that watches the process from outside reaches it through an abstract socket, and those belong to a
-    network namespace.
+    it was given while they are stopped; else there are those of `gpu_nodes`, names below /dev. Without `own_network`
+    the network stays as it is, but for TCP, which Landlock forbids: a tool that watches the process from outside
+    reaches it through an abstract socket, and those belong to a network namespace.
     """
     report = {"session": "own", "limits": _limit(limits)}
     if sys.platform != "linux":
@@ -105,7 +107,7 @@ def restrict(
         report["processes"] = "hidden" if hidden else _why_off()
     if report["network"].startswith("on"):
         report["privileges"] = _give_up_privileges(libc, own_users=report["network"] == _OWN_USERS)
-    gpus = [] if hide_processes else [str(node) for name in GPU_NODES for node in Path("/dev").glob(name)]
+    gpus = [] if hide_processes else [str(node) for name in gpu_nodes for node in Path("/dev").glob(name)]
     report["landlock"] = _landlock(libc, readable, [*writable, _OWN_PROC, *DEVICE_NODES, *gpus])
     if hide_processes:
         report["system calls"] = system_calls.refuse()

@@ -30,6 +30,8 @@ class Turn:
         self.zygote = zygote
         self._lock = threading.Lock()
         self._runners: set[int] = set()
+        self._used: set[int] = set()
+        """Those in which a candidate is; the others do nothing but wait."""
         self._running: set[int] = set()
         self._resting: dict[int, Activity] = {}
         """What those processes had done that were found at rest, and have not been woken by us."""
@@ -50,27 +52,39 @@ class Turn:
         with self._lock:
             self._running.add(pid)
 
+    def holds(self, pid: int) -> None:
+        """A runner is to get a candidate."""
+        with self._lock:
+            self._used.add(pid)
+
     def leaves(self, pid: int) -> None:
         """A runner is about to end, and must not be stopped on its way."""
         with self._lock:
             self._running.discard(pid)
+            self._used.discard(pid)
             self._wake(pid)
 
     def ended(self, pid: int) -> None:
         """A runner is gone."""
         with self._lock:
-            self._runners.discard(pid)
-            self._running.discard(pid)
+            for runners in (self._runners, self._used, self._running):
+                runners.discard(pid)
 
     def take(self, pid: int) -> bool:
-        """Let the runner `pid` go on, and stop all others and whatever they started; false if it was so already."""
+        """Let the runner `pid` go on, and stop all others and whatever they started; false if it was so already.
+
+        Raises:
+            Fault: `CHEATED`, it was to be at rest until now and was not, or another goes on running.
+        """
         with self._lock:
             if self._running == {pid}:
                 return False
+            self._require_rest(pid, *sandbox.descendants(pid))
             self._stop(self._running - {pid})
             if pid not in self._running:
                 self._wake(pid)
             self._running = {pid}
+            self._resting = self._found_at_rest(self._used - {pid})
             return True
 
     def share(self, pid: int) -> None:
@@ -92,11 +106,8 @@ class Turn:
         with self._lock:
             self._stop(self._running)
             self._running = set()
-            found = self._wait_until_all_rest()
-            if any(found.get(one, then) != then for one, then in self._resting.items()):
-                raise Fault("CHEATED", _WOKEN)
+            self._resting = found = self._found_at_rest(self._used | {pid})
             own = sandbox.descendants(pid)
-            self._resting = found
             self._others = {one: then for one, then in found.items() if one not in (pid, *own)}
         return [one for one in own if _group(one) != pid]
 
@@ -107,19 +118,35 @@ class Turn:
             Fault: `CHEATED`.
         """
         with self._lock:
-            if any(_activity(pid) not in (then, ()) for pid, then in self._resting.items()):
-                raise Fault("CHEATED", _WOKEN)
+            self._require_rest(*self._resting)
 
-    def _wait_until_all_rest(self) -> dict[int, Activity]:
+    def _require_rest(self, *pids: int) -> None:
+        resting = [pid for pid in pids if pid in self._resting]
+        if any(_activity(pid) not in (self._resting[pid], ()) for pid in resting):
+            raise Fault("CHEATED", _WOKEN)
+
+    def _found_at_rest(self, runners: set[int]) -> dict[int, Activity]:
+        """What these, and what they or others have started, had done when they came to rest.
+
+        Raises:
+            Fault: `CHEATED`, one goes on, or went on after it had come to rest.
+        """
+        found = self._wait_until_all_rest(runners)
+        if any(found.get(one, then) != then for one, then in self._resting.items()):
+            raise Fault("CHEATED", _WOKEN)
+        return found
+
+    def _wait_until_all_rest(self, runners: set[int]) -> dict[int, Activity]:
         """Stop what still moves until two looks in a row find the same processes, and all of them at rest.
 
         One look is not enough: while it is taken, a process may start another where it has been looked already, and
         end. What rested at the first of two looks cannot have started what the second would miss.
         """
         deadline = time.monotonic() + _STOP_S
-        before: dict[int, Activity] = {}
+        before: dict[int, Activity] | None = None
         while True:
-            found = {pid: _activity(pid) for pid in sandbox.descendants(self.zygote)}
+            roots = runners | self._orphans()
+            found = {pid: _activity(pid) for root in roots for pid in (root, *sandbox.descendants(root))}
             moving = [pid for pid, threads in found.items() if not _at_rest(threads)]
             if not moving and found == before:
                 return found
@@ -130,7 +157,7 @@ class Turn:
                 if any(state.split()[1] == "D" for state, *_ in found[pid]):  # perhaps for a child to become a program
                     for child in sandbox.children(pid):
                         _signal(child, signal.SIGCONT)
-            before = {} if moving else found
+            before = None if moving else found
 
     def halt(self, pid: int, strays: Sequence[int] = ()) -> None:
         """Stop a runner's process group at once, and those that left it; `freeze` sees to the rest."""
@@ -156,11 +183,14 @@ class Turn:
 
     def _stop(self, running: set[int]) -> None:
         """Stop these runners and what became of others' children: an orphan may have been woken by anybody."""
-        orphans = {p for p in sandbox.children(self.zygote) if p not in self._runners}
-        for root in running | orphans:
+        for root in running | self._orphans():
             self.halt(root)  # all of its group at once: one by one, a process may start another before its turn comes
             for pid in [root, *sandbox.descendants(root)]:
                 _signal(pid, signal.SIGSTOP)
+
+    def _orphans(self) -> set[int]:
+        """What a candidate has started and left; it is the zygote's now."""
+        return {pid for pid in sandbox.children(self.zygote) if pid not in self._runners}
 
 
 Activity = tuple[tuple[str, ...], ...]
