@@ -14,11 +14,21 @@ from typing import Literal
 import pytest
 from evaluating import CHEATS, PROBLEMS, digest
 
+from kopt_mcp.evaluator import machine
 from kopt_mcp.evaluator.device_state import CpuObserver, GpuObserver, Observers, notes
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.harness import Harness
 from kopt_mcp.evaluator.nvml import Nvml
-from kopt_mcp.evaluator.records import Ceilings, DeviceState, Evaluation, Job, OtherProcess, Reading
+from kopt_mcp.evaluator.records import (
+    Ceilings,
+    DeviceState,
+    Evaluation,
+    Job,
+    OtherProcess,
+    Reading,
+    TorchDevice,
+)
+from kopt_mcp.evaluator.runners import Gpu
 
 STUB = Path(__file__).parent / "data" / "nvml" / "stub.c"
 ME, OTHER = os.getpid(), 4_000_000
@@ -90,6 +100,24 @@ def test_an_unknown_device_and_a_missing_library_say_so(driver: Build) -> None:
         Nvml("GPU-2", driver())
     with pytest.raises(OSError, match="libnothing"):
         Nvml("GPU-1", "libnothing.so.9")
+
+
+@pytest.mark.parametrize(
+    ("defines", "gpu"),
+    [
+        (["MINOR=5"], Gpu(0, ("nvidia5", "nvidiactl", "nvidia-*"), "GPU-1")),
+        (["INIT=9"], Gpu(3)),
+        ([], Gpu(3)),
+        (["MINOR=5", "MIG=1"], Gpu(3)),
+        (["MINOR=5", 'NAME="MIG-1"', "SLICE"], Gpu(3)),
+    ],
+    ids=["a GPU", "no driver", "no number", "cut into slices", "a slice"],
+)
+def test_a_runner_gets_the_node_of_its_own_gpu_and_no_other(
+    driver: Build, monkeypatch: pytest.MonkeyPatch, defines: list[str], gpu: Gpu
+) -> None:
+    monkeypatch.setattr(machine, "Nvml", lambda uuid: Nvml(uuid, driver(*defines)))
+    assert machine.only(TorchDevice("cuda", 3, "a GPU", "sm_90", 1 << 30, 1, 1 << 20, "GPU-1", {})) == gpu
 
 
 # What is made of it

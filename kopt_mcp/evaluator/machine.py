@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from kopt_mcp.evaluator import sandbox
 from kopt_mcp.evaluator.files import HarnessError
 from kopt_mcp.evaluator.nvml import Nvml
 from kopt_mcp.evaluator.records import TorchDevice
@@ -63,17 +62,17 @@ def torch_device(device: str) -> TorchDevice:
 
 
 def only(here: TorchDevice) -> Gpu:
-    """This device without others, which a candidate could have compute ahead of its calls."""
-    if here.kind != "cuda":
-        return Gpu(here.index)
+    """This device without others, which a candidate could have compute ahead of its calls; all where it is a slice of
+    one, or has no node of its own."""
     try:
-        minor = Nvml(here.uuid).minor()
+        nvml = Nvml(here.uuid)
     except OSError:
-        minor = None
-    nodes = sandbox.GPU_NODES if minor is None else (f"nvidia{minor}", "nvidiactl", "nvidia-*")
-    if torch.cuda.device_count() < 2:  # a MIG slice has no name of its own here, and no other beside it
-        return Gpu(here.index, nodes)
-    return Gpu(0, nodes, here.uuid)
+        return Gpu(here.index)
+    minor = nvml.minor()
+    if minor is None or nvml.sliced():
+        return Gpu(here.index)
+    # By its name: numbers count the devices that can be opened.
+    return Gpu(0, (f"nvidia{minor}", "nvidiactl", "nvidia-*"), here.uuid)
 
 
 def version(package: str) -> str | None:

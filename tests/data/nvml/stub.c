@@ -90,3 +90,10 @@ int nvmlDeviceGetMigMode(void *handle, unsigned *now, unsigned *pending) {
     *pending = 0;
     return known(handle) ? SUCCESS : NOT_FOUND;
 }
+
+#ifdef MINOR
+int nvmlDeviceGetMinorNumber(void *handle, unsigned *minor) {
+    *minor = MINOR;
+    return known(handle) ? SUCCESS : NOT_FOUND;
+}
+#endif
