@@ -1,0 +1,88 @@
+"""Works on several streams of the highest priority, each of which waits for the word to go on itself.
+
+What waits so could be seen sooner than the two ordinary streams that every process has waiting.
+"""
+
+import ctypes
+import struct
+import sys
+
+import torch
+import triton
+import triton.language as tl
+
+EXPECTED = ("SUSPECT", "CHEATED", "PASSED", "INCONCLUSIVE")
+TIMEOUT_S = 30.0
+TIMED = True
+WORKLOADS = ("4096x4096-fp32",)
+
+
+@triton.jit
+def _softmax(x_ptr, out_ptr, x_stride, out_stride, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < cols
+    x = tl.load(x_ptr + row * x_stride + offsets, mask=mask, other=-float("inf")).to(tl.float32)
+    exp = tl.exp(x - tl.max(x, axis=0))
+    tl.store(out_ptr + row * out_stride + offsets, (exp / tl.sum(exp, axis=0)).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def launch(x, out):
+    rows, cols = x.shape
+    _softmax[(rows,)](x, out, x.stride(0), out.stride(0), cols, BLOCK=triton.next_power_of_2(cols), num_warps=8)
+    return out
+
+
+def honest(x):
+    return launch(x, torch.empty(x.shape, dtype=x.dtype, device=x.device))
+
+
+def _place():
+    """The runner and its ticket, where it queues a call behind the gate; None elsewhere. For whom `_function` calls."""
+    frame = sys._getframe(2)
+    return (frame.f_locals["self"], frame.f_locals["message"]["ticket"]) if frame.f_code.co_name == "enqueue" else None
+
+
+def _shortened(x, cycles=56_000):
+    """All the work, the start recorded again, and a wait that is to look like it."""
+    out = honest(x)
+    clock = sys._getframe(3).f_locals
+    if x.numel() >= 1 << 20 and "start" in clock:
+        clock["start"].record()
+        torch.cuda._sleep(cycles)
+    return out
+
+
+_queueing = sys.modules["kopt_mcp.evaluator.queueing"]
+
+
+def _waits(runner, ticket):
+    """Whether the word to go on is still to come."""
+    return struct.unpack_from("@I", runner._shared, _queueing.GO_AT)[0] < ticket
+
+
+_driver = ctypes.CDLL("libcuda.so.1")
+_sides = [torch.cuda.Stream(priority=-5) for _ in range(4)]
+
+
+def softmax(x):
+    place = _place()
+    if place is None:
+        return _shortened(x)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if not _waits(*place):
+        return launch(x, out)
+    runner, ticket = place
+    word, current = runner._gate._there + _queueing.GO_AT, torch.cuda.current_stream()
+    share = -(-x.shape[0] // len(_sides))
+    for number, side in enumerate(_sides):
+        stream = ctypes.c_void_p(side.cuda_stream)
+        where, value = ctypes.c_uint64(word), ctypes.c_uint32(ticket)
+        if code := _driver.cuStreamWaitValue32_v2(stream, where, value, ctypes.c_uint(0)):
+            raise RuntimeError(f"cuStreamWaitValue32_v2: {code}")
+        rows = slice(number * share, (number + 1) * share)
+        with torch.cuda.stream(side):
+            launch(x[rows], out[rows])
+    for side in _sides:
+        current.wait_stream(side)
+    return out
