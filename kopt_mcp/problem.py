@@ -34,15 +34,16 @@ DISTRIBUTIONS = ("normal", "tiny", "large", "mixed", "equal", "outlier", "altern
 """Shapes of the values that a `normal` tensor is drawn with during verification, unless the problem narrows them.
 
 `mixed`: a piece of one row as in `large`, somewhere among ordinary values; not used where `large` is left out.
-`shifted`: a mean of 128 standard deviations, on which a variance taken as the mean of squares less the square of the
-mean cancels. `zeros`: rows of nothing, as padding is, among ordinary ones. Integers are drawn `equal`, `sorted`,
-`alternating` (only the two ends) and `zeros` too, within their bounds: their lower end is meant by zero, and that of
-`uniform` values."""
+`shifted`: a mean of 128 standard deviations, above or below zero by rows, on which a variance taken as the mean of
+squares less the square of the mean cancels, and a maximum that begins at zero is wrong. `zeros`: rows of nothing, as
+padding is, among ordinary ones. Integers are drawn `equal`, `sorted`, `alternating` (only the two ends) and `zeros`
+too, within their bounds: their lower end is meant by zero, and that of `uniform` values."""
 
 LAYOUTS = ("contiguous", "strided", "offset", "permuted")
 """`strided`: a column slice of a tensor that is wider by a whole vector or (`ragged`) by less; `offset`: starts one
 element past an aligned address; `permuted`: of three and more dimensions, the last but one is ahead of the one before
-it in memory, as after `x.transpose(1, 2)` of a (batch, seq, heads, dim). Each is tried on one input alone too."""
+it in memory, as after `x.transpose(1, 2)` of a (batch, seq, heads, dim). Each is tried on one input alone too. Elements
+of the last dimension are always side by side."""
 
 
 class ProblemError(ValueError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 from typing import Literal
 
 LEAST_GAIN = 0.01
@@ -63,7 +64,9 @@ def bootstrap_interval(
     """The median of block ratios with its percentile bootstrap interval: (value, low, high).
 
     Blocks, not single samples, are resampled: samples within a block share the clock and the temperature of their
-    moment. The same ratios and seed give the same interval. One block alone tells nothing: (value, 0, `UNKNOWN_HIGH`).
+    moment. Of few blocks it is no narrower than Student's interval with the error of the median: that three of them lie
+    on one side of 1, in the same order of size, is luck in one case of four. The same ratios and seed give the same
+    interval. One block alone tells nothing: (value, 0, `UNKNOWN_HIGH`).
 
     Raises:
         ValueError: there are no ratios.
@@ -74,7 +77,23 @@ def bootstrap_interval(
     draw = random.Random(seed)
     medians = [median(draw.choices(ratios, k=len(ratios))) for _ in range(resamples)]
     tail = (1 - level) / 2
-    return value, quantile(medians, tail), quantile(medians, 1 - tail)
+    factor = math.exp(min(student(level, len(ratios) - 1) * median_error([math.log(r) for r in ratios]), 50.0))
+    return value, min(quantile(medians, tail), value / factor), max(quantile(medians, 1 - tail), value * factor)
+
+
+def student(level: float, freedom: int) -> float:
+    """Student's t: how many standard errors a two-sided interval reaches, by Abramowitz and Stegun, 26.7.5.
+
+    It is up to 4 % too small for 2 degrees of freedom at 99 %, and less for all others above 1.
+    """
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + math.fsum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
 def widen(value: float, low: float, high: float, half_width: float) -> tuple[float, float]:

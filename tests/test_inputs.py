@@ -60,7 +60,8 @@ def test_distributions_are_what_their_names_say() -> None:
     assert (only(distribution="outlier").abs().amax(dim=-1) > 50).all()
     assert (only(distribution="sorted").diff(dim=-1) >= 0).all()
     shifted = only(distribution="shifted").double()
-    assert (shifted.mean(dim=-1) > 100 * shifted.std(dim=-1)).all()
+    assert (shifted.mean(dim=-1).abs() > 100 * shifted.std(dim=-1)).all()
+    assert len(shifted.mean(dim=-1).sign().unique()) == 2
     mixed = only(distribution="mixed").abs().amax(dim=-1)
     assert (mixed > 64).sum() == 1
     assert only(distribution="mixed", recipes=[MAKE.normal(50)]).abs().max() < 32

@@ -19,6 +19,7 @@ from kopt_mcp.stats import (
     least_gain,
     median,
     quantile,
+    student,
     verdict,
 )
 
@@ -126,6 +127,30 @@ def test_a_kernel_timed_against_itself_is_never_better_on_a_quiet_machine(floor:
     ratios = [draw.gauss(1.0, 0.004) for _ in range(40)]
     _, low, high = bootstrap_interval(ratios, resamples=200)
     assert verdict(low, high, floor)[0] == "same"
+
+
+@pytest.mark.parametrize(
+    ("level", "freedom", "t"),
+    [(0.95, 2, 4.303), (0.95, 4, 2.776), (0.95, 15, 2.131), (0.99, 2, 9.925), (0.99, 7, 3.499)],
+)
+def test_students_t_is_that_of_the_tables(level: float, freedom: int, t: float) -> None:
+    assert student(level, freedom) == pytest.approx(t, rel=0.05)
+    assert student(level, freedom) <= t * 1.001
+
+
+def test_three_blocks_on_one_side_are_luck_where_they_are_far_apart() -> None:
+    assert bootstrap_interval([1.17, 1.38, 1.5], level=0.99)[1] < 1.0
+    assert bootstrap_interval([1.36, 1.38, 1.39], level=0.99)[1] > 1.2
+    assert bootstrap_interval([15.0, 20.0, 31.0], level=0.99)[1] > 1.0
+
+
+def test_a_kernel_timed_against_itself_on_a_busy_machine_is_seldom_better_or_worse() -> None:
+    found = []
+    for seed in range(200):
+        draw = random.Random(seed)
+        ratios = [math.exp(draw.gauss(0.0, 0.3)) for _ in range(5)]
+        found.append(verdict(*bootstrap_interval(ratios, resamples=100)[1:], 0.01)[0])
+    assert found.count("better") + found.count("worse") <= 10, "of five blocks the least and the greatest leave out 6 %"
 
 
 def test_the_module_needs_nothing_but_the_standard_library() -> None:

@@ -102,7 +102,7 @@ def test_layouts_and_generated_shapes_see_ordinary_values_and_some_that_tell() -
     for special in (
         [c.distribution for c in checks if c.layout in GAPS],
         [c.distribution for c in checks if c.layout == "offset"],
-        [c.distribution for c in checks if c.generated],
+        [c.distribution for c in checks if c.generated and c.layout == "contiguous"],
     ):
         calm = [d for d in special if d == CALM or d in CALM.split("+")]  # by itself where there are few rows
         assert special.count("normal") == len(calm) == 1
@@ -140,6 +140,15 @@ def test_every_workload_of_integers_sees_one_value_only_and_the_ends_only() -> N
     histogram = load_problem(file.read_bytes(), str(file))
     for checks in planned(histogram).values():
         assert {"equal", "alternating"} <= {c.distribution for c in checks}
+
+
+def test_every_layout_is_tried_at_a_size_that_no_vector_divides_and_on_tensors_that_held_other_values() -> None:
+    for _ in range(20):
+        checks = [c for of in planned().values() for c in of]
+        for layouts in (GAPS, ["offset"]):
+            odd = [c for c in checks if c.layout in layouts and c.generated and c.distribution == "normal"]
+            assert any(c.case.params["cols"] % 2 for c in odd)
+            assert all(c.first_seed for c in odd)
 
 
 def test_every_workload_is_called_on_tensors_that_an_earlier_call_has_seen() -> None:
@@ -255,8 +264,20 @@ def test_a_team_makes_every_check_once_and_adds_up_what_it_finds(place: Place) -
     assert [r.checks for r in results] == [len(checks) for _, checks in groups]
     assert all(r.error_ratio is not None and r.error_ratio <= 1 for r in results)
     assert said == sorted(said)
-    assert verify.library_work(members[0], results) == "torch's own operators compute in it: _softmax"
+    assert verify.remarks(members[0], results) == ["torch's own operators compute in it: _softmax"]
     assert [member.close() for member in members] == ["", ""]
+
+
+def test_who_puts_all_outputs_into_one_buffer_is_said_to(place: Place) -> None:
+    text = "import torch\nout = torch.empty(1 << 20)\ndef softmax(x):\n    return torch.softmax(x, -1, out={})\n"
+    results = [verify.WorkloadResult("any", "PASSED")]
+    said = []
+    for where in ("out[: x.numel()].view(x.shape)", "torch.empty_like(x)"):
+        (member,) = team(place, text.format(where), 1)
+        member.workload(PROBLEM.case(PROBLEM.workloads[1]), [])
+        said.append(verify.OVERWRITTEN in verify.remarks(member, results))
+        member.close()
+    assert said == [True, False]
 
 
 def test_small_pieces_are_taken_while_one_that_fills_the_memory_is_worked_on() -> None:
@@ -281,7 +302,7 @@ def test_a_team_stops_at_what_is_wrong_and_says_it_last(place: Place) -> None:
     results = verify.verify(members, PROBLEM, groups, "cpu", lambda fraction, text: None)
     assert (results[-1].workload, results[-1].status) == ("16x300-fp32", "RUNTIME_ERROR")
     assert "KeyError" in results[-1].detail
-    assert verify.library_work(members[0], results) == ""
+    assert verify.remarks(members[0], results) == []
     assert len(results) < len(groups)
     for member in members:
         member.close()

@@ -103,5 +103,5 @@ _ANSWERS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "enqueue": {"outputs": _is_list_or_none},
     "hand_over": {"outputs": _is_list},
     "profile": {"kernels": _is_kernels},
-    "operators": {"names": _is_names},
+    "operators": {"names": _is_names, "overwrites": lambda v: isinstance(v, bool)},
 }

@@ -279,11 +279,16 @@ class Candidate:
         return {}
 
     def operators(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Torch's own operators that compute in one call, whatever names the candidate calls them by."""
-        args = self._draw(message).args
-        names = computing(lambda: self._function(*args))
+        """Torch's own operators that compute in one call, whatever names the candidate calls them by; and whether the
+        next call puts its outputs where those of this one still are."""
+        inputs = self._draw(message)
+        outs: list[Any] = []
+        names = computing(lambda: outs.append(self._function(*inputs.args)))
+        outs.append(self._function(*inputs.args))
         self._synchronise()
-        return {"names": sorted(names)[:20]}
+        given = _storages(inputs.tensors())
+        first, second = (_storages(plain_outputs(out, [], self.device)) - given for out in outs)
+        return {"names": sorted(names)[:20], "overwrites": bool(first & second)}
 
     def profile(self, message: dict[str, Any]) -> dict[str, Any]:
         """Device kernels of one call, through torch.profiler."""
@@ -380,3 +385,8 @@ def _lying(driver: on_device.Driver, tensor: torch.Tensor) -> dict[str, Any]:
     if tensor.numel() == 0:
         return {"bytes": 0, "lies": lies}
     return {**on_device.named(driver, tensor.as_strided((last + 1,), (1,)).view(torch.uint8)), "lies": lies}
+
+
+def _storages(tensors: list[torch.Tensor]) -> set[int]:
+    """Where their memory begins, of those that have any."""
+    return {t.untyped_storage().data_ptr() for t in tensors if t.numel()}

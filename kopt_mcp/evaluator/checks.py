@@ -73,16 +73,21 @@ def plan(problem: Problem, workloads: list[Workload], kind: str) -> list[tuple[W
         for distribution in _distributions(problem, case, index == 0, case in small, rng):
             checks[case.workload.name].append(Check(case, _secret(), POISONS[index % 2], distribution))
     large = [c for c in cases if c not in small] or small
+    most = max(_LARGE[kind], cases[-1].bytes)
     for layout in _layouts(problem, small[0]):
-        chosen = _spread(problem, [*rng.choices(small, k=2), rng.choice(large)], rng)
-        for (case, distribution), inputs in zip(chosen, _one_by_one(layout, small[0], rng), strict=True):
-            checks[case.workload.name].append(Check(case, _secret(), POISONS[0], distribution, inputs))
+        odd = [_odd(problem, rng.choice(small), most, rng) for _ in range(2)]
+        few = [odd[0], rng.choice([odd[1], *small])]  # the first sees normal values, on which what is left out shows
+        chosen = zip(_spread(problem, [*few, rng.choice(large)], rng), (True, True, False), strict=True)
+        for ((case, distribution), again), inputs in zip(chosen, _one_by_one(layout, small[0], rng), strict=True):
+            before = _secret() if again else None  # what was packed once may be kept where rows lie apart only
+            checks[case.workload.name].append(
+                Check(case, _secret(), POISONS[0], distribution, inputs, first_seed=before)
+            )
     first = small[0]
     repeated = _secret()
     checks[first.workload.name] += [_check(first, repeated, n) for n in range(_REPEATS)]
     if kind == "cuda":
         checks[first.workload.name].append(Check(first, _secret(), POISONS[0], own_stream=True))
-    most = max(_LARGE[kind], cases[-1].bytes)
     for case, distribution in _spread(problem, _generated(problem, small, most, rng), rng):
         checks[case.workload.name].append(Check(case, _secret(), POISONS[0], distribution))
     return [(c.workload, checks[c.workload.name]) for c in cases]
@@ -192,6 +197,12 @@ def _generated(problem: Problem, small: list[Case], most: float, rng: Random) ->
         override |= {name: high for name, (_, high) in problem.vary.items() if number == 0}
         made.append(_fitting(problem, rng.choice(small).workload, override, most, rng))
     return made
+
+
+def _odd(problem: Problem, case: Case, most: float, rng: Random) -> Case:
+    """A shape that no vector's width divides, as far as the problem allows: a layout's own path needs an end too."""
+    sizes = {name: min(high, rng.randint(low, high) | 1) for name, (low, high) in problem.vary.items()}
+    return _fitting(problem, case.workload, sizes, most, rng) if sizes else case
 
 
 def _fitting(problem: Problem, workload: Workload, sizes: dict[str, int], most: float, rng: Random) -> Case:

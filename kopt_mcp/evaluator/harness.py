@@ -238,14 +238,14 @@ class Harness:
             self._place.spares.restock(min(2, self._spares))
             results = verify.verify(team, problem, groups, self._kind, said)
             with spent.on("end"):
-                library = verify.library_work(team[0], results)
+                remarks = verify.remarks(team[0], results)
                 notes = _ended(team)
         last = results[-1]
         status = last.status
         if status != "PASSED":
             self._place.spares.restock(self._spares)
         detail = last.detail if status != "PASSED" else f"{sum(r.checks for r in results)} checks passed"
-        notes = [text for text in (*notes, library) if text]
+        notes = [text for text in (*notes, *remarks) if text]
         return Evaluation(status, detail, tuple(results), isolation=team[0].isolation, notes=tuple(notes))
 
     def _benchmark(
@@ -282,12 +282,12 @@ class Harness:
             process = processes[0]
             with spent.on("end"):
                 binary = process.binary()
-                library = verify.library_work(process, results)
+                remarks = verify.remarks(process, results)
                 note = _ended(processes)[0]
         self._place.spares.restock(self._spares)
         ratio = bench.combine(results)
         detail = f"{sum(r.timing.samples for r in results if r.timing)} calls timed"
-        notes = tuple(text for text in (note, library, *seen, *device_state.notes(state)) if text)
+        notes = tuple(text for text in (note, *remarks, *seen, *device_state.notes(state)) if text)
         return Evaluation(
             "PASSED",
             detail,

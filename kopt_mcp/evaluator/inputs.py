@@ -17,8 +17,9 @@ from kopt_mcp.problem import Spec
 
 GUARD = 256
 """Bytes of red zone on each side of an input, and of an output of a C function."""
-_INPUT_MARK, _OUTPUT_MARK = 0xA5, 0x5A
-"""What the red zones of the first input, and of the first output of a C function, hold; see `_mark`."""
+_INPUT_MARK, _OUTPUT_MARK = 0x7F, 0x5A
+"""What the red zones of the first input, and of the first output of a C function, hold; see `_mark`. Beside inputs it
+is huge or NaN in every floating type, so that what is read there shows."""
 GAPS = {"strided": 8, "ragged": 3}
 """Elements between one row and the next, by layout: a whole vector, and no multiple of any."""
 PERMUTED_DIM = 3
@@ -158,7 +159,7 @@ def _reshape(values: torch.Tensor, distribution: str, generator: torch.Generator
     if distribution == "large":
         return values.mul_(64.0)
     if distribution in ("shifted", "zeros"):
-        return values.add_(128.0) if distribution == "shifted" else values.zero_()
+        return _shifted(values, generator) if distribution == "shifted" else values.zero_()
     if values.numel() == 0 or values.dim() == 0:
         return values
     if distribution == "mixed":
@@ -175,6 +176,12 @@ def _reshape(values: torch.Tensor, distribution: str, generator: torch.Generator
     if distribution == "sorted":
         return values.sort(dim=-1).values
     return values
+
+
+def _shifted(values: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+    """Each row far above zero or far below it: a maximum that begins at zero is right in the first kind only."""
+    up = torch.randint(0, 2, values.shape[:-1], generator=generator, device=values.device)
+    return values.add_((256.0 * up - 128.0)[..., None] if values.dim() else 128.0)
 
 
 def _with_one_large_row(values: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:

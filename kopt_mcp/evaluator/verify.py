@@ -128,15 +128,21 @@ def _pieces(groups: list[Piece]) -> list[Piece]:
     return sorted(pieces, key=lambda piece: _bytes(piece[1]))
 
 
-def library_work(process: CandidateProcess, results: list[WorkloadResult]) -> str:
-    """A note where torch's own operators compute in the candidate: right, but whose work is it?"""
+def remarks(process: CandidateProcess, results: list[WorkloadResult]) -> list[str]:
+    """What is to be said of a candidate that is right: whose work it is, where torch's own operators compute in it, and
+    that an output does not outlive the next call, where all are put into one buffer."""
     if results[-1].status != "PASSED":
-        return ""
+        return []
     try:
-        names = process.ask("operators", seed=PUBLIC_SEED, distribution="normal", layout="contiguous")["names"]
+        told = process.ask("operators", seed=PUBLIC_SEED, distribution="normal", layout="contiguous")
     except Fault:
-        return ""
-    return f"torch's own operators compute in it: {', '.join(map(str, names))}" if names else ""
+        return []
+    names = ", ".join(map(str, told["names"]))
+    said = [f"torch's own operators compute in it: {names}"] if names else []
+    return [*said, OVERWRITTEN] if told["overwrites"] else said
+
+
+OVERWRITTEN = "each call puts its output where the last one's was: copy what is to be kept"
 
 
 Said = Callable[[float, str], None]

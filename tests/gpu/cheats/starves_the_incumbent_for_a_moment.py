@@ -75,7 +75,12 @@ _HOGS = 4
 _CODE = r"""
 import ctypes, os, signal, sys, time
 class Event(ctypes.Structure):
-    _fields_ = (("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("how", ctypes.c_int), ("rest", ctypes.c_char * 48))
+    _fields_ = tuple(
+        (name, kind)
+        for name, kind in (
+            ("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("how", ctypes.c_int), ("rest", ctypes.c_char * 48)
+        )
+    )
 class When(ctypes.Structure):
     _fields_ = (("every", ctypes.c_long * 2), ("first", ctypes.c_long * 2))
 libc, timer, ms = ctypes.CDLL(None), ctypes.c_void_p(), (0, 1_000_000)
