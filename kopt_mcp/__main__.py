@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -239,6 +240,8 @@ def _evaluated(
     """The verdict on a kernel, and the same with times where it is right and can be timed."""
     problem, problem_sha = str(given.problem), given.problem_sha256
     kernel, kernel_sha = _file(given.kernel)
+    if options.device and not re.fullmatch(r"cpu|cuda:\d+", options.device):
+        raise InputRefused(f"--device is {options.device!r}; it is cpu, or cuda:N for the GPU of that number.")
     device = options.device or ("cuda:0" if project.devices()[0].platform != "cpu" else "cpu")
     watch = Watch(lambda fraction, text: print(f"  {text}", file=sys.stderr))
     incumbent, incumbent_sha = _file(against) if against else (None, None)

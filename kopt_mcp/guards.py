@@ -177,8 +177,8 @@ def not_a_repeat(facts: Facts) -> str | None:
             looks = " with its variables renamed" if facts.proposal.normal != iteration.patch.normal else ""
             return (
                 f"this is the kernel of iteration {iteration.patch.iteration} ({iteration.patch.hypothesis!r}){looks}, "
-                f"which was {outcome}; a second run would say the same; try another idea (log shows all that was "
-                "tried)."
+                f"which was {outcome}; to run it until chance is kind would prove nothing; try another idea (log shows "
+                "all that was tried)."
             )
     return None
 

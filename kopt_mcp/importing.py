@@ -93,6 +93,8 @@ def given(project: Project, options: argparse.Namespace) -> Iterator[Given]:
     """
     if (options.problem is None) == (options.reference is None):
         raise InputRefused("give either --problem FILE, or --reference FUNCTION with --shape; one problem is needed.")
+    if options.problem is not None and (options.shape or options.dtype):
+        raise InputRefused("--shape and --dtype are for a --reference; a problem has its own; leave them out.")
     doubts: list[str] = []
     try:
         with tempfile.TemporaryDirectory(prefix="kopt-task-") as folder:

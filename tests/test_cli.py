@@ -125,6 +125,25 @@ def test_evaluate_exits_with_zero_only_for_a_kernel_that_is_right(run, tmp_path:
     assert out.startswith("INCORRECT_NUMERICAL:")
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--device", "tpu"], "--device is 'tpu'; it is cpu, or cuda:N for the GPU of that number."),
+        (["--shape", "4x4"], "--shape and --dtype are for a --reference; a problem has its own; leave them out."),
+    ],
+)
+def test_words_of_evaluate_that_mean_nothing_are_refused(run, words: list[str], told: str) -> None:  # type: ignore[no-untyped-def]
+    given = ["evaluate", str(TINY / "scale.c"), "--problem", str(TINY / "test_scale.py")]
+    status, _, err = run(*given, *words)
+    assert (status, err.strip()) == (1, told)
+
+
+def test_an_empty_problem_is_called_empty(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "test_scale.py").write_text("\n", encoding="utf-8")
+    status, _, err = run("evaluate", str(TINY / "scale.c"), "--problem", str(tmp_path / "test_scale.py"))
+    assert (status, "test_scale.py is empty" in err) == (1, True), err
+
+
 def test_the_finished_experiments_replay(run) -> None:  # type: ignore[no-untyped-def]
     status, out, _ = run("--root", str(ROOT), "log")
     assert status == 0

@@ -187,8 +187,8 @@ def test_a_failed_change_is_refused_however_it_is_dressed_up(project: Project, a
     with pytest.raises(GuardRefused) as refused:
         project.patch(name, again)
     assert str(refused.value) == (
-        "this is the kernel of iteration 1 ('fewer warps'), which was REGRESSED; a second run would say the same; try "
-        "another idea (log shows all that was tried)."
+        "this is the kernel of iteration 1 ('fewer warps'), which was REGRESSED; to run it until chance is kind would "
+        "prove nothing; try another idea (log shows all that was tried)."
     )
     project.patch(name, fakes.kernel(1.5))
 

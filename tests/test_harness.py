@@ -392,6 +392,25 @@ def test_the_same_answers_come_over_a_channel_in_this_process(tmp_path: Path) ->
     theirs.close()
 
 
+def test_a_workload_that_no_memory_holds_is_told_to_be_smaller(evaluator: LocalEvaluator, tmp_path: Path) -> None:
+    problem, kernel = tmp_path / "test_twice.py", tmp_path / "kernel.py"
+    rest = IMPORTING.partition("from own_reference import reference\n")[2].replace(
+        '{"n": 64}', '{"n": 400_000_000_000}'
+    )
+    problem.write_text(DOUBLING + rest, encoding="utf-8")
+    kernel.write_text("def twice(x):\n    return x + x\n", encoding="utf-8")
+    with pytest.raises(ProblemInvalid, match=r"too little memory to check this problem.*smaller workloads"):
+        evaluate(evaluator, kernel, problem)
+
+
+def test_a_module_beside_the_problem_that_is_not_found_is_pointed_at(evaluator: LocalEvaluator, tmp_path: Path) -> None:
+    problem = tmp_path / "test_twice.py"
+    problem.write_text("from beside import reference\n", encoding="utf-8")
+    (tmp_path / "beside.py").write_text(DOUBLING, encoding="utf-8")
+    with pytest.raises(ProblemInvalid, match=r"it lies beside it: put sys\.path\.insert"):
+        evaluator.describe(problem, digest(problem), "cpu")
+
+
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ToolUnavailable, match="the interpreter '/no/such/python' cannot be started"):
         LocalEvaluator("/no/such/python", tmp_path).torch_device("cpu")

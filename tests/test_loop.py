@@ -146,7 +146,8 @@ def test_a_kernel_that_fails_its_own_problem_is_refused_with_the_evaluations_wor
     assert str(refusal.value) == (
         "softmax.py fails its own problem (INCORRECT_NUMERICAL): the kernel says INCORRECT_NUMERICAL; there is nothing "
         "right to start from; make the kernel right first, then call baseline again; if it only adds up a long sum in "
-        "another order, declare the problem's reduction (its length) and scale (root sum of squares of its terms)."
+        "another order, have the problem's reduction (its length) and scale (root sum of squares of its terms) say so; "
+        "where both do, raise the factor of its tolerance."
     )
 
 

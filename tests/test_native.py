@@ -1,6 +1,7 @@
 """Kernels in C and C++: built, refused, bound."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,44 @@ def test_without_the_order_of_its_arguments_a_function_is_not_called(tmp_path: P
     library = native.build(source(tmp_path, TWICE), tmp_path, 60)
     with pytest.raises(BuildError, match="the problem declares no `arguments`"):
         native.bind(library, "twice", (), on_gpu=False)
+
+
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        ("const float *in0, float *out0", "takes 2 arguments and is called with 3, in0, out0, factor"),
+        ("void", "takes 0 arguments"),
+        (
+            "const float *in0, float *out0, float factor",
+            "'float factor' where it is called with factor, a number, which",
+        ),
+        ("const float *in0, float out0, double factor", "'float out0' where it is called with out0, a pointer to"),
+        (
+            "const float *in0, float *out0, double *factor",
+            "'double *factor' where it is called with factor, a number; t",
+        ),
+    ],
+)
+def test_parameters_that_do_not_fit_the_call_are_found_before_it(tmp_path: Path, head: str, told: str) -> None:
+    file = source(tmp_path, f"void twice({head}) {{ }}\n")
+    with pytest.raises(BuildError, match=re.escape(told)):
+        native.require_fitting(file, "twice", ("in0", "out0", "factor"), on_gpu=False)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "const float *restrict in0, // a comment, with a comma\n float out0[], const double factor",
+        "const float *in0, float *out0, int64_t factor",
+        "Matrix in0, Matrix out0, real factor",
+        "double in0, float *out0, int factor",
+        "PARAMETERS",
+    ],
+)
+def test_parameters_that_fit_or_cannot_be_told_are_called(tmp_path: Path, head: str) -> None:
+    file = source(tmp_path, f"void twice({head});\nvoid twice({head}) {{ }}\n")
+    called = ("in0",) if head == "PARAMETERS" else ("in0", "out0", "factor")
+    native.require_fitting(file, "twice", called, on_gpu=False)
 
 
 def test_a_file_of_no_language_is_refused_with_those_there_are(tmp_path: Path) -> None:

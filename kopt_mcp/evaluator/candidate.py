@@ -114,8 +114,10 @@ class Candidate:
             spec = {**message["adapter_spec"], "device": self.device}
             self._function = imported(source, message["entry"], message["adapter"], spec)
             return {}
+        called = message["entry"], self._arguments, self.device != "cpu"
         library = native.build(source, Path.cwd(), message["build_timeout_s"])
-        self._call_native = native.bind(library, message["entry"], self._arguments, self.device != "cpu")
+        native.require_fitting(source, *called)
+        self._call_native = native.bind(library, *called)
         self._function = self._native
         return {}
 

@@ -32,6 +32,8 @@ def load_problem(content: bytes, path: str) -> Problem:
     except (Exception, SystemExit) as error:
         line = getattr(error, "lineno", None) or _line_in(error, path)
         text = f"{Path(path).name} does not load: line {line}: {type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError) and Path(path).with_name(f"{error.name}.py").is_file():
+            text += "; it lies beside it: put sys.path.insert(0, os.path.dirname(__file__)) ahead of the import"
         raise HarnessError("ProblemInvalid", text) from error
     problem = namespace.get("PROBLEM")
     if not isinstance(problem, Problem):

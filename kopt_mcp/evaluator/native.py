@@ -68,6 +68,53 @@ def build(source: Path, folder: Path, timeout_s: float) -> Path:
     return library
 
 
+def require_fitting(source: Path, symbol: str, arguments: Sequence[str], on_gpu: bool) -> None:
+    """See that the function's parameters are those that it will be called with, as far as its text tells: what does not
+    fit crashes, or computes with something else.
+
+    Raises:
+        BuildError: their number or their kinds differ, or one is a float, which no call can pass.
+    """
+    text = _COMMENT.sub(" ", source.read_text(encoding="utf-8", errors="replace"))
+    heads = {head.strip() for head in re.findall(rf"\b{re.escape(symbol)}\s*\(([^()]*)\)\s*\{{", text)}
+    if len(heads) != 1 or not arguments:
+        return
+    parameters = [] if (head := heads.pop()) in ("", "void") else [" ".join(one.split()) for one in head.split(",")]
+    called = [*arguments, *(["the stream"] if on_gpu else [])]
+    if len(parameters) != len(called):
+        raise BuildError(
+            f"{symbol} takes {len(parameters)} arguments and is called with {len(called)}, {', '.join(called)} "
+            "(`arguments` of the problem); change one of the two"
+        )
+    for parameter, name in zip(parameters, called, strict=True):
+        if why := _misfit(parameter, name):
+            raise BuildError(f"{symbol} takes {parameter!r} where it is called with {name}, {why}")
+
+
+def _misfit(parameter: str, name: str) -> str:
+    """Why a parameter cannot be what it is called with; empty where it can, or where its type is unknown.
+
+    An input (`in0`) may be a number too.
+    """
+    pointer = "*" in parameter or "[" in parameter
+    number = _NUMBER.fullmatch(parameter) is not None
+    if name.startswith("out") and name[3:].isdigit():
+        return "a pointer to its first element; make it one" if number else ""
+    if name == "the stream" or (name.startswith("in") and name[2:].isdigit()):
+        return ""
+    if pointer:
+        return "a number; take it as int64_t, or double where it is a float"
+    if number and "float" in parameter.split():
+        return "a number, which arrives as a double; make it one"
+    return ""
+
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_NUMBER = re.compile(
+    r"(?:(?:const|volatile|signed|unsigned|char|short|int|long|float|double|bool|_Bool|s?size_t|u?int\d+_t) )+\w+"
+)
+
+
 def bind(library: Path, symbol: str, arguments: Sequence[str], on_gpu: bool) -> Callable[..., Any]:
     """A callable `f(values)` over the library's function; `values` maps the names in `arguments` to tensors or numbers.
 
@@ -115,7 +162,9 @@ def _compiler(language: str) -> list[str]:
         found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(places))
         if found:
             return [found, *_base_flags(language)]
-    raise BuildError(f"no {language} compiler found; looked for {', '.join(names)} on PATH and in {', '.join(places)}")
+    raise BuildError(
+        f"no {language} compiler found; looked for {', '.join(names)} on PATH and in {', '.join(places)}; install one"
+    )
 
 
 def _base_flags(language: str) -> list[str]:

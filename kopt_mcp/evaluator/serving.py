@@ -80,19 +80,26 @@ def serve(channel: Channel, device: str, folder: Path, fork: bool = True) -> Non
         try:
             harness = harness or Harness(device, folder, fork)
             channel.send({"event": "result", "result": answer(harness, request, said)})
-        except HarnessError as error:
-            channel.send({"event": "error", "kind": error.kind, "text": str(error)})
-        except ProblemError as error:
-            channel.send({"event": "error", "kind": "ProblemInvalid", "text": str(error)})
         except ChannelClosed:
             break
-        except torch.cuda.OutOfMemoryError as error:
-            torch.cuda.empty_cache()
-            channel.send({"event": "error", "kind": "ProblemInvalid", "text": f"{TOO_LARGE} {str(error)[:200]}"})
         except Exception as error:
-            channel.send({"event": "error", "kind": "EvaluatorFailed", "text": f"{type(error).__name__}: {error}"})
+            channel.send({"event": "error", **_told(error)})
     if harness is not None:
         harness.close()
+
+
+def _told(error: Exception) -> dict[str, str]:
+    """What kind of error the server makes of it, and its text."""
+    if isinstance(error, HarnessError):
+        return {"kind": error.kind, "text": str(error)}
+    if isinstance(error, ProblemError):
+        return {"kind": "ProblemInvalid", "text": str(error)}
+    on_gpu = isinstance(error, torch.cuda.OutOfMemoryError)
+    if on_gpu:
+        torch.cuda.empty_cache()
+    if on_gpu or isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):  # which has no type of its own
+        return {"kind": "ProblemInvalid", "text": f"{TOO_LARGE} {str(error)[:200]}"}
+    return {"kind": "EvaluatorFailed", "text": f"{type(error).__name__}: {error}"}
 
 
 def main(fd: int, device: str, folder: str) -> None:

@@ -32,7 +32,7 @@ def too_strict(evaluation: Evaluation) -> str:
         return ""
     if result.error_ratio is not None and 1.0 < result.error_ratio <= _ROUNDING:
         return (
-            "if it only adds up a long sum in another order, declare the problem's reduction (its length) and scale "
-            "(root sum of squares of its terms)"
+            "if it only adds up a long sum in another order, have the problem's reduction (its length) and scale (root "
+            "sum of squares of its terms) say so; where both do, raise the factor of its tolerance"
         )
     return ""

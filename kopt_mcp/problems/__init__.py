@@ -77,6 +77,8 @@ def recognise(path: Path, told: str | None = None) -> Recognition:
     """
     if told:
         _require_known(told, FORMATS)
+    if path.is_file() and not path.read_bytes().strip():
+        raise ProblemError(f"{path.name} is empty; it has to say what the kernel computes, and on what.")
     answers = {name: _asked(name, path) for name in ([told] if told else FORMATS)}
     yes = [one for one in answers.values() if isinstance(one, Recognition)]
     fitting = [one for one in yes if not one.missing] or yes
