@@ -344,8 +344,8 @@ def test_a_failed_change_is_refused_whatever_its_variables_are_called(tritons: P
     tritons.iterate(name, triton(0.5, WARPS), hypothesis="more warps")
     renamed = triton(0.5, WARPS, ("mask", "inside"), ("inside=inside", "mask=inside"), ("_softmax_kernel", "_rows"))
     assert refused_patch(tritons, name, renamed) == (
-        "this is the kernel of iteration 1 ('more warps') with its variables renamed, which was REGRESSED; a second "
-        "run would say the same; try another idea (log shows all that was tried)."
+        "this is the kernel of iteration 1 ('more warps') with its variables renamed, which was REGRESSED; to run it "
+        "until chance is kind would prove nothing; try another idea (log shows all that was tried)."
     )
     tritons.patch(name, triton(1.5, ("num_warps=4", "num_warps=2")))
 

@@ -134,7 +134,7 @@ def remarks(process: CandidateProcess, results: list[WorkloadResult]) -> list[st
     if results[-1].status != "PASSED":
         return []
     try:
-        told = process.ask("operators", seed=PUBLIC_SEED, distribution="normal", layout="contiguous")
+        told = process.ask("operators", alone=False, seed=PUBLIC_SEED, distribution="normal", layout="contiguous")
     except Fault:
         return []
     names = ", ".join(map(str, told["names"]))
