@@ -62,6 +62,26 @@ def test_a_fresh_process_forks_its_zygote_instead_of_starting_one() -> None:
     assert done.stdout.split() == ["True", "True", "False"], done.stderr
 
 
+def test_requests_of_several_threads_are_answered_one_by_one() -> None:
+    """Two that came together were one that could not be read, and the end of the forking process."""
+    code = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from kopt_mcp.evaluator import zygote\n"
+        "zygote._load_compiler = lambda target: True\n"
+        "zygote._reap = lambda pid, grace_s, runners: {'code': pid, 'leftovers': 0}\n"
+        "made = zygote.Zygote('cpu')\n"
+        "def reap(n): assert made.reap(n, 0.0)['code'] == n\n"
+        "def prepare(n): made.prepare(n, 32, 'cuda')\n"
+        "with ThreadPoolExecutor(8) as pool:\n"
+        "    list(pool.map(lambda n: (prepare if n % 2 else reap)(n), range(4000)))\n"
+        "made.close()\n"
+        "print('all')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout == "all\n", done.stderr
+
+
 def ended(act: Callable[[], object]) -> int:
     """The exit code of a fork that does this; negative where a signal ended it."""
     if (pid := os.fork()) == 0:

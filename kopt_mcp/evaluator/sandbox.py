@@ -144,10 +144,23 @@ def children(pid: int) -> list[int]:
     """The living processes that `pid` is the parent of, from /proc; empty where there is no /proc."""
     found: list[int] = []
     with contextlib.suppress(OSError):  # it may end while it is being looked at, and so may each of its threads
-        for task in Path(f"/proc/{pid}/task").iterdir():
+        for task in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
-                found += [int(c) for c in (task / "children").read_text().split()]
+                found += [int(child) for child in text_of(f"/proc/{pid}/task/{task}/children").split()]
     return found
+
+
+def text_of(path: str) -> str:
+    """A small file of /proc, in a third of the time that Python's own way takes: there are hundreds between two calls.
+
+    Raises:
+        OSError: it is not there any more.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 1 << 16).decode(errors="replace")
+    finally:
+        os.close(descriptor)
 
 
 def descendants(pid: int) -> list[int]:

@@ -80,10 +80,11 @@ def serve(channel: Channel, device: str, folder: Path, fork: bool = True) -> Non
         try:
             harness = harness or Harness(device, folder, fork)
             channel.send({"event": "result", "result": answer(harness, request, said)})
-        except ChannelClosed:
-            break
         except Exception as error:
-            channel.send({"event": "error", **_told(error)})
+            with contextlib.suppress(ChannelClosed):
+                channel.send({"event": "error", **_told(error)})
+            if isinstance(error, ChannelClosed):  # to the server, or to the forking process, without which nothing runs
+                break
     if harness is not None:
         harness.close()
 

@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from kopt_mcp.evaluator import sandbox
 from kopt_mcp.evaluator.faults import Fault
@@ -69,6 +68,7 @@ class Turn:
         with self._lock:
             for runners in (self._runners, self._used, self._running):
                 runners.discard(pid)
+            self._resting.pop(pid, None)
 
     def take(self, pid: int) -> bool:
         """Let the runner `pid` go on, and stop all others and whatever they started; false if it was so already.
@@ -132,12 +132,12 @@ class Turn:
             Fault: `CHEATED`, one goes on, or went on after it had come to rest.
         """
         found = self._wait_until_all_rest(runners)
-        if any(found.get(one, then) != then for one, then in self._resting.items()):
-            raise Fault("CHEATED", _WOKEN)
-        return found
+        self._require_rest(*self._resting)
+        return {**self._resting, **found}
 
     def _wait_until_all_rest(self, runners: set[int]) -> dict[int, Activity]:
-        """Stop what still moves until two looks in a row find the same processes, and all of them at rest.
+        """Stop what still moves until two looks in a row find the same processes, and all of them at rest; those that
+        were found at rest before are left out.
 
         One look is not enough: while it is taken, a process may start another where it has been looked already, and
         end. What rested at the first of two looks cannot have started what the second would miss.
@@ -145,7 +145,7 @@ class Turn:
         deadline = time.monotonic() + _STOP_S
         before: dict[int, Activity] | None = None
         while True:
-            roots = runners | self._orphans()
+            roots = (runners | self._orphans()) - self._resting.keys()
             found = {pid: _activity(pid) for root in roots for pid in (root, *sandbox.descendants(root))}
             moving = [pid for pid, threads in found.items() if not _at_rest(threads)]
             if not moving and found == before:
@@ -154,7 +154,7 @@ class Turn:
                 raise Fault("CHEATED", f"{max(1, len(moving))} of the candidate's processes cannot be stopped")
             for pid in moving:
                 _signal(pid, signal.SIGSTOP)
-                if any(state.split()[1] == "D" for state, *_ in found[pid]):  # perhaps for a child to become a program
+                if any(state == "D" for state, _ in found[pid]):  # perhaps for a child to become a program
                     for child in sandbox.children(pid):
                         _signal(child, signal.SIGCONT)
             before = None if moving else found
@@ -193,20 +193,21 @@ class Turn:
         return {pid for pid in sandbox.children(self.zygote) if pid not in self._runners}
 
 
-Activity = tuple[tuple[str, ...], ...]
+Activity = tuple[tuple[str, str], ...]
 """Of each thread of a process, its state and how often it was given a core and gave it up."""
 
 
 def _activity(pid: int) -> Activity:
     """Empty for a process that is gone."""
     try:
-        texts = [(task / "status").read_text() for task in sorted(Path(f"/proc/{pid}/task").iterdir())]
+        return tuple(_thread(f"/proc/{pid}/task/{task}/status") for task in sorted(os.listdir(f"/proc/{pid}/task")))
     except OSError:
         return ()
-    return tuple(tuple(line for line in text.splitlines() if line.startswith(_TOLD)) for text in texts)
 
 
-_TOLD = ("State:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:")
+def _thread(path: str) -> tuple[str, str]:
+    status = sandbox.text_of(path)
+    return status[status.index("State:") + 7], status[status.index("voluntary_ctxt_switches:") :]
 
 
 def _at_rest(threads: Activity) -> bool:
@@ -214,7 +215,7 @@ def _at_rest(threads: Activity) -> bool:
 
     One that is stopped for its tracer (`t`) counts as running: the tracer may have taken our signal away from it.
     """
-    return all(state.split()[1] in "TZX" for state, *_ in threads)
+    return all(state in "TZX" for state, _ in threads)
 
 
 def _group(pid: int) -> int:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ class Zygote:
         self.pid = _fork(ours, theirs, device_kind) if fork else _start_afresh(theirs, device_kind)
         theirs.close()
         self._sock = ours
-        self._lock = threading.Lock()  # runners may start, and fail, at once
+        self._lock = threading.Lock()
+        """Runners may start, fail and end at once, and two requests that arrive together are none."""
 
     def spawn(self, runner: dict[str, Any], fds: list[int]) -> int:
         """Fork a runner with these three descriptors (channel, log, shared memory); return its process id."""
@@ -48,8 +50,9 @@ class Zygote:
 
     def prepare(self, arch: int | str, warp_size: int, backend: str) -> None:
         """Have the compiler loaded for an architecture before the next fork: a second saved in every runner."""
-        self._sock.sendall(_line({"op": "prepare", "arch": arch, "warp_size": warp_size, "backend": backend}))
-        _read_line(self._sock)
+        with self._lock:
+            self._sock.sendall(_line({"op": "prepare", "arch": arch, "warp_size": warp_size, "backend": backend}))
+            _read_line(self._sock)
 
     def reap(self, pid: int, grace_s: float) -> dict[str, Any]:
         """Wait up to `grace_s` for a runner to end, then kill it and all it started; say how it ended."""
@@ -82,6 +85,8 @@ def _fork(ours: socket.socket, theirs: socket.socket, device_kind: str) -> int:
     close_all_but(theirs.fileno())
     try:
         _serve(theirs, device_kind)
+    except BaseException:
+        traceback.print_exc()  # into the harness's log, whose end is shown where that ends
     finally:
         os._exit(0)
 
