@@ -107,21 +107,18 @@ class _Seen:
 
         What would make the candidate look better by more than processes differ is not taken away, and what the
         incumbent's calls take beyond its own times, `incumbent_us`, is not the candidate's doing, or should not be: no
-        more if they wait for the device themselves, so that their process cannot be stopped. Where filling and evicting
-        take longer ahead of the incumbent's calls, so may these, and that much is not sure.
+        more if they wait for the device themselves, so that their process cannot be stopped.
         """
         full, empty = (_quiet(arms) for arms in (self._went, self._empty))
         if not all((*full, *empty)):
             return _Gain(0.0, math.inf, math.inf, 0.0)
         times = [[went.us for went in arm] for arm in (*full, *empty)]
         middle, errors = [stats.median(t) for t in times], [stats.median_error(t) for t in times]
-        cleared = [stats.median([went.cleared_us for went in arm]) for arm in full]
-        slowed = (middle[1] - middle[3]) * max(0.0, cleared[1] / cleared[0] - 1.0)
         more = max(-_APART_US, middle[3] - middle[2])
         seen, own = middle[1] - middle[0] - more, incumbent_us * (1 + _LONGER) + _LONGER_US + middle[2] - middle[0]
         usual = _USUAL * math.sqrt(2) * math.hypot(errors[1], errors[3])
         error = math.hypot(*errors) if seen < own else math.hypot(errors[0], errors[2])
-        return _Gain(min(seen, own), error, min(error, usual), max(0.0, -more) + slowed)
+        return _Gain(min(seen, own), error, min(error, usual), max(0.0, -more))
 
 
 class _Gain(NamedTuple):
@@ -133,8 +130,7 @@ class _Gain(NamedTuple):
     excuse: float
     """The same, with no more of the candidate's ups and downs than is usual: they are no excuse for who makes them."""
     favour: float
-    """How much of it may be something else: what the candidate's process takes longer without a call, and what slows
-    the device down ahead of the incumbent's."""
+    """How much of it is what the candidate's process takes longer without a call."""
 
 
 def _quiet(arms: Sequence[Sequence[Went]]) -> list[list[Went]]:
