@@ -302,6 +302,8 @@ def test_busy_cores_are_told_and_a_quiet_machine_is_not() -> None:
     assert note.startswith("other processes kept 0.9 of")
     assert "load average 1.8" in note
     assert notes(DeviceState(load=0.1, other_cores=0.1)) == []
+    (note,) = notes(DeviceState(load=9.0, other_cores=0.8 * (os.cpu_count() or 1)))
+    assert note.endswith("time it again on a quiet machine before you believe a ratio")
 
 
 def test_the_drivers_library_is_opened_once_and_processes_have_their_own_names() -> None:

@@ -24,6 +24,8 @@ CLOCK_SHARE = 0.05
 """Spread of the SM clock over the blocks above which a result says so."""
 BUSY_CORES = 0.5
 """Cores that others keep busy on average above which a result on a CPU says so."""
+_TOO_BUSY = 0.75
+"""Share of all cores above which it also says that its ratios are not to be relied upon."""
 SETTLE_S = 1.5
 """Longest time that a device is given to show that it is idle: its own count reaches back up to a second."""
 SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -289,9 +291,16 @@ def _held(state: DeviceState) -> list[str]:
 def _busy_cores(state: DeviceState) -> list[str]:
     if state.other_cores is None or state.other_cores < BUSY_CORES:
         return []
+    much = state.other_cores >= _TOO_BUSY * (os.cpu_count() or 1)
+    what = (
+        "two processes of one kernel can differ by half for as long as they live; time it again on a quiet machine "
+        "before you believe a ratio"
+        if much
+        else "times are noisier than on a quiet machine"
+    )
     return [
         f"other processes kept {state.other_cores:g} of {os.cpu_count()} cores busy while calls were timed (load "
-        f"average {state.load}): times are noisier than on a quiet machine"
+        f"average {state.load}): {what}"
     ]
 
 
