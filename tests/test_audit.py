@@ -181,11 +181,23 @@ def test_work_that_is_restless_makes_its_own_doubt_no_excuse() -> None:
         looked(candidate, Open(30.0, 0.3), (10.0, 30.0))
 
 
-def test_where_one_round_leaves_doubt_there_is_another() -> None:
-    quiet, noisy = Open(8.0), Open(8.0, 40.0)
+def test_where_one_round_leaves_doubt_there_is_another_and_more_where_a_gain_is_likely() -> None:
+    quiet, noisy, unlikely = Open(8.0), Open(8.0, 40.0), Open(30.0, 10.0)
     looked(quiet, Open(10.0), (8.0, 10.0))
     looked(noisy, Open(10.0, 40.0), (8.0, 10.0))
-    assert len(noisy.passed) == 8 * len(quiet.passed)
+    with pytest.raises(Fault, match="of which the harness's own clock sees"):
+        looked(unlikely, Open(10.0, 10.0), (8.0, 10.0))
+    assert [len(one.passed) for one in (quiet, unlikely, noisy)] == [8, 8 * 8, 24 * 8]
+
+
+def test_a_gain_of_two_per_cent_is_sure_whatever_a_round_says_of_it() -> None:
+    """As noisy as passages are on an H200, and half as noisy again."""
+    found = []
+    for seed in range(20):
+        candidate, incumbent = Open(98.0, 0.7), Open(100.0, 0.7)
+        candidate._random, incumbent._random = Random(2 * seed), Random(2 * seed + 1)
+        found.append(looked(candidate, incumbent, (98.0, 100.0))[0].sure)
+    assert min(found) > 1.01
 
 
 def test_where_all_that_is_claimed_is_seen_for_sure_nobody_looks_again() -> None:

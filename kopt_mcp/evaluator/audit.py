@@ -22,9 +22,13 @@ _AUDITED_GAIN = 0.01
 """Share of the incumbent's time that no gain is made of: the bar for accepting one is 1 %."""
 _SEEN_SHARE = 0.7
 """Least share of it that must be seen."""
-_CALLS, _EMPTY, _ROUNDS, _SURE_SHARE = 8, 4, 8, 0.1
-"""How many calls of each arm pass in a round, how often nothing does, and the most rounds; fewer are enough where the
-doubt is below this share of the gain."""
+_CALLS, _EMPTY, _SURE_SHARE = 8, 4, 0.1
+"""How many calls of each arm pass in a round, and how often nothing does; no more rounds are needed where the doubt is
+below this share of the gain."""
+_ROUNDS, _MOST_ROUNDS = 8, 24
+"""The most rounds, and the most of a gain that is one by what is seen of it, and not for sure yet."""
+_CLEAR = 1.1
+"""How many times the bar a gain has to be to be worth more rounds, and has to be sure to need none."""
 _COMPARED = 2
 """How many of the candidate's calls have their outputs compared, besides one that chance chooses: those after which the
 device rested first, since a call that left work out is among them."""
@@ -211,15 +215,13 @@ class Audit:
             for line, arm, own in zip(self._lines, arms, typical, strict=True):
                 with blame(arm):
                     gates.append(stack.enter_context(closing(self._open(line, outputs, max(typical), own))))
-            for _ in range(_ROUNDS):
+            for number in range(1, _MOST_ROUNDS + 1):
                 turns = [(which, call) for which in (0, 1) for call in (True,) * _CALLS + (False,) * _EMPTY]
                 for which, call in self._random.sample(turns, len(turns)):
                     with blame(arms[which]):
                         self._pass(which, gates[which], hard, seen) if call else _nothing(which, gates[which], seen)
                 gain = seen.gain(typical[1])
-                # More would narrow what is sure, and that is enough already, or nothing would be made of it.
-                enough = gain.us - gain.favour - _SURE * gain.error >= claimed
-                if enough or claimed <= 0 or _DOUBT * gain.error < _SURE_SHARE * claimed:
+                if _enough(gain, claimed, _AUDITED_GAIN * typical[1], number):
                     break
         return seen, gain
 
@@ -231,6 +233,16 @@ class Audit:
             values = Values(self._seed(), distribution)
             passed = gate.through(values, look=which == 0)
         seen.add(which, values, passed)
+
+
+def _enough(gain: _Gain, claimed: float, bar: float, rounds: int) -> bool:
+    """Whether more rounds would narrow what is sure and change nothing: nothing would be made of it, or all that could
+    be is sure already; or whether they are not worth their time."""
+    likely = gain.us - gain.favour
+    sure = likely - _SURE * gain.error
+    if claimed <= 0 or _DOUBT * gain.error < _SURE_SHARE * claimed or sure >= max(claimed + bar / 2, _CLEAR * bar):
+        return True
+    return rounds >= _ROUNDS and not sure < _CLEAR * bar <= likely
 
 
 def _nothing(which: int, gate: Gated, seen: _Seen) -> None:
