@@ -1,5 +1,6 @@
 """A claimed gain seen from outside: gates that tell what the test says a call takes, whatever was claimed."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -158,6 +159,14 @@ def test_calls_that_are_slow_when_there_are_none_gain_next_to_nothing_by_it() ->
     assert audit.sure == 1.0, "nothing of it is sure"
     with pytest.raises(Fault, match=r"sees 2\.00 us"):
         looked(Slow(30.0), Open(30.0), (20.0, 30.0))
+
+
+def test_the_most_that_calls_take_is_what_they_take_beyond_none() -> None:
+    audit, _ = looked(Open(8.0), Open(10.0), (8.0, 10.0))
+    assert audit.longest_us == pytest.approx(8.0 + 2.0 + 1.0)
+    sooner = Open(-20.0)
+    assert looked(sooner, Open(10.0), (8.0, 10.0))[0].longest_us < 0
+    assert looked(Open(10.0), Open(10.0), (10.0, 10.0))[0].longest_us == math.inf, "nothing was looked into"
 
 
 def test_calls_beside_which_the_device_did_something_else_do_not_count() -> None:

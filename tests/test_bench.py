@@ -185,7 +185,7 @@ def test_work_that_goes_on_after_the_call_is_found() -> None:
 
 
 def test_a_time_that_physics_does_not_allow_is_refused() -> None:
-    with pytest.raises(Fault, match=r"5\.25 us are claimed where this device needs at least") as caught:
+    with pytest.raises(Fault, match=r"5\.25 us where this device needs at least") as caught:
         timed(Claiming(5.0), Claiming(10.0), limits=LIMITS)
     assert caught.value.status == "CHEATED"
 
@@ -226,6 +226,7 @@ class Looking:
 
     def __init__(self, output: Callable[[int], torch.Tensor], sure: float, most: float) -> None:
         self.output, self.sure, self.most = output, sure, most
+        self.longest_us = math.inf
 
     def look(self, arms: Any, ratio: float, outputs: list[dict[str, Any]], blame: Any, hard: Any) -> list[Timed]:
         assert outputs[0]["dtype"] == "float32"
@@ -283,6 +284,18 @@ def test_a_gain_is_sure_and_reported_only_as_far_as_the_harness_has_seen_it() ->
     assert found(1.3, 2.5) == (1.3, near(2.0, rel=0.05), near(5.0, rel=0.05))
     assert found(1.2, 1.25) == (1.2, 1.25, near(8.0, rel=0.05))
     assert found(1.0, 1.0) == (1.0, 1.0, near(10.0, rel=0.05))
+
+
+def test_calls_that_take_next_to_nothing_by_the_harnesss_clock_are_not_believed() -> None:
+    work = benched(Claiming(5.0), Claiming(10.0))
+    work._audit = looking = Looking(lambda seed: torch.zeros(1), math.inf, math.inf)  # type: ignore[assignment]
+    work._limits = dataclasses.replace(LIMITS, kind="cuda")
+    looking.longest_us = 0.0
+    work.warm_up()
+    blocks(work, 6)
+    with pytest.raises(Fault, match=r"0\.00 us where this device needs at least") as caught:
+        work.finish()
+    assert caught.value.status == "CHEATED"
 
 
 def test_what_goes_wrong_with_the_incumbent_in_an_audit_is_its_own_fault() -> None:

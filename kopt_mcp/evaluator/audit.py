@@ -115,14 +115,16 @@ class _Seen:
         """
         full, empty = (_quiet(arms) for arms in (self._went, self._empty))
         if not all((*full, *empty)):
-            return _Gain(0.0, math.inf, math.inf, 0.0)
+            return _Gain(0.0, math.inf, math.inf, 0.0, math.inf)
         times = [[went.us for went in arm] for arm in (*full, *empty)]
         middle, errors = [stats.median(t) for t in times], [stats.median_error(t) for t in times]
         more = max(-_APART_US, middle[3] - middle[2])
         seen, own = middle[1] - middle[0] - more, incumbent_us * (1 + _LONGER) + _LONGER_US + middle[2] - middle[0]
         usual = _USUAL * math.sqrt(2) * math.hypot(errors[1], errors[3])
-        error = math.hypot(*errors) if seen < own else math.hypot(errors[0], errors[2])
-        return _Gain(min(seen, own), error, min(error, usual), max(0.0, -more))
+        alone = math.hypot(errors[0], errors[2])
+        error = math.hypot(*errors) if seen < own else alone
+        longest = middle[0] - middle[2] + _DOUBT * alone + _APART_US + _SLACK_US
+        return _Gain(min(seen, own), error, min(error, usual), max(0.0, -more), longest)
 
 
 class _Gain(NamedTuple):
@@ -135,6 +137,8 @@ class _Gain(NamedTuple):
     """The same, with no more of the candidate's ups and downs than is usual: they are no excuse for who makes them."""
     favour: float
     """How much of it is what the candidate's process takes longer without a call."""
+    longest: float
+    """The most that a call of the candidate's can take by what was seen."""
 
 
 def _quiet(arms: Sequence[Sequence[Went]]) -> list[list[Went]]:
@@ -162,6 +166,9 @@ class Audit:
         self.sure = self.most = math.inf
         """The ratio of incumbent to candidate that is sure by the harness's clock, and the largest that it allows;
         infinite where nothing was looked into."""
+        self.longest_us = math.inf
+        """The most that a call of the candidate's can take by that clock: who gets the device sooner than where nothing
+        is called might seem to take no time at all, which no device allows."""
 
     def look(
         self, arms: Sequence[Arm], ratio: float, outputs: list[dict[str, Any]], blame: Blame, hard: Hard
@@ -184,6 +191,7 @@ class Audit:
                 f"no gain is seen {_BY}: its memory, the incumbent's or the device cannot be had as it has to be"
             )
             return []
+        self.longest_us = gain.longest
         self.sure = _ratio(incumbent, gain.us - gain.favour - _SURE * gain.error)
         if incumbent - candidate > gain.us + _SURE * gain.excuse + _SLACK_US:
             self.most = _ratio(incumbent, gain.us)  # then the clock's own word stands

@@ -230,6 +230,8 @@ class WorkloadBench:
             return
         with self._spent.on("audit"):
             looked_at = self._audit.look(self._arms, stats.median(self.ratios), self._outputs, self._blamed, self._hard)
+        with self._blamed(self._arms[0]):
+            self._limits.require_possible(self._needed(), self._output_bytes, self._audit.longest_us)
         for timed in looked_at:
             with self._blamed(self._arms[0]), suppress(BadReference):  # hard values may have no right answer
                 self._compare(self._arms[0], timed)

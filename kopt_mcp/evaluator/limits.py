@@ -40,7 +40,7 @@ class PhysicalLimits:
         floor = _FLOOR_SHARE[self.kind] * max(needed)
         if us < floor:
             text = (
-                f"{us:.2f} us are claimed where this device needs at least {floor:.2f} us for the bytes and operations "
-                f"of the problem; the work cannot have been done in the time measured"
+                f"{us:.2f} us where this device needs at least {floor:.2f} us for the bytes and operations of the "
+                "problem; the work cannot have been done in the time measured"
             )
             raise Fault("CHEATED", f"{case.workload.name}: {text}")
