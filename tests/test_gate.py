@@ -16,13 +16,15 @@ from evaluating import PROBLEMS
 
 from kopt_mcp.evaluator import candidate as runner_side
 from kopt_mcp.evaluator import gate as gates
+from kopt_mcp.evaluator import line as words
 from kopt_mcp.evaluator import queueing
 from kopt_mcp.evaluator.answers import checked
 from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import Gate, Line, NotShared, Values
+from kopt_mcp.evaluator.gate import Gate, NotShared, Values
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.inputs import draw
+from kopt_mcp.evaluator.line import Line
 from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT
 from kopt_mcp.evaluator.snapshots import rebuilt
 from kopt_mcp.problem import Problem
@@ -190,7 +192,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Process]]:
     monkeypatch.setattr(gates, "_MOST_S", 0.0)
     monkeypatch.setattr(gates, "_AWAY_US", 0.0)
     monkeypatch.setattr(gates, "_KEPT_US", 0.0)
-    monkeypatch.setattr(gates, "Stream", lambda memory, start=GO_AT: memory if start else Own(memory))
+    monkeypatch.setattr(words, "Stream", lambda memory, start=GO_AT: memory if start else Own(memory))
     processes: list[Process] = []
 
     def make(works: Callable[[torch.Tensor], torch.Tensor] = torch.exp, **how: bool) -> Process:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, Protocol
 from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import Arm, Timed
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import Line, NotShared, Passed, Values, Went
+from kopt_mcp.evaluator.gate import NotShared, Passed, Values, Went
+from kopt_mcp.evaluator.line import Line
 from kopt_mcp.evaluator.records import RESOLUTION_US
 
 _AUDITED_GAIN = 0.01

@@ -16,9 +16,7 @@ early is a few microseconds.
 
 from __future__ import annotations
 
-import mmap
 import select
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +28,8 @@ import torch
 from kopt_mcp.evaluator import on_device
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.inputs import GUARD, Guarded, draw
-from kopt_mcp.evaluator.process import CandidateProcess
-from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT, Stream
+from kopt_mcp.evaluator.line import BACK_AT, BEGIN_AT, REST_AT, Line
+from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT
 from kopt_mcp.evaluator.snapshots import rebuilt
 from kopt_mcp.problem import Case, Problem, Spec
 
@@ -51,9 +49,6 @@ _HUNG_S = 0.05
 """After that, what the harness queues waits for the device."""
 _LOST_MOST = 12
 """How many passes in a row may tell no time before calls have to say themselves that they are over, and once more."""
-_BEGIN_AT, _BACK_AT, _REST_AT = 0, 64, 128
-"""Where words lie that the runner cannot write: from when a call may go, from when the device is wanted back, and when
-it has come to rest."""
 Step = Callable[[], None]
 
 
@@ -96,44 +91,6 @@ class Passed(NamedTuple):
 
 class NotShared(Exception):
     """A process's memory, or the device, cannot be had as it has to be."""
-
-
-class Line:
-    """One process's words. All its gates share it. Close it."""
-
-    def __init__(self, process: CandidateProcess) -> None:
-        """Raises:
-        OSError: the device cannot see the shared memory.
-        """
-        self.process, self.shared = process, process.runner.shared
-        self.shared.poke(GO_AT, 0)
-        self.shared.poke(DONE_AT, 0)
-        self.words = Stream(self.shared.memory)
-        self._own = mmap.mmap(-1, mmap.PAGESIZE)
-        self.moments = Stream(self._own, 0)
-        self._ticket = -1
-
-    def close(self) -> None:
-        """No gate is used any more."""
-        self.words.close()
-        self.moments.close()
-
-    def ticket(self) -> int:
-        """What the words hold that are about one call; its successor lets the runner's stream say that it is over."""
-        self._ticket += 2
-        return self._ticket
-
-    def want_back(self, ticket: int) -> None:
-        """The device."""
-        self._own[_BACK_AT : _BACK_AT + 4] = ticket.to_bytes(4, sys.byteorder)
-
-    def when(self, at: int, ticket: int, most_s: float) -> float | None:
-        """The moment when a word of the harness's own holds a ticket; None where it never does."""
-        return _when(lambda: int.from_bytes(self._own[at : at + 4], sys.byteorder), ticket, most_s)
-
-    def done(self, ticket: int, most_s: float) -> bool:
-        """Whether the runner's stream says that it is over."""
-        return _when(lambda: self.shared.peek(DONE_AT), ticket, most_s) is not None
 
 
 class Gate:
@@ -285,26 +242,26 @@ class Gate:
         line = self._line
 
         def after() -> None:
-            line.moments.write(_BEGIN_AT, ticket)
+            line.moments.write(BEGIN_AT, ticket)
             line.words.write(GO_AT, ticket)
             if self._tells:
                 line.words.wait(DONE_AT, ticket)
             else:
-                line.moments.wait(_BACK_AT, ticket)
+                line.moments.wait(BACK_AT, ticket)
             self._clock.touch()
-            line.moments.write(_REST_AT, ticket)
+            line.moments.write(REST_AT, ticket)
             then()
 
         with self._back_at_last(ticket) as hung:
             cleared_us = self._clock.clear(before, after)
-        begin = line.when(_BEGIN_AT, ticket, self._most_s)
+        begin = line.when(BEGIN_AT, ticket, self._most_s)
         if self._tells and not line.done(ticket, self._most_s):
             line.shared.poke(DONE_AT, ticket)  # our own stream must not wait for ever
             return None
         while begin is not None and time.perf_counter() < begin + _AWAY_US * 1e-6:
             pass
         line.want_back(ticket)
-        rest = line.when(_REST_AT, ticket, self._most_s)
+        rest = line.when(REST_AT, ticket, self._most_s)
         line.shared.poke(GO_AT, ticket + 1)
         if not line.done(ticket, self._most_s) or begin is None or rest is None:
             return None
@@ -438,14 +395,6 @@ def _argument(memory: torch.Tensor, like: torch.Tensor, buffer: torch.Tensor) ->
     start = like.data_ptr() - buffer.data_ptr()
     data = memory[start : start + like.numel() * like.element_size()].clone()
     return data.view(like.dtype).as_strided(like.shape, like.stride())
-
-
-def _when(word: Callable[[], int], ticket: int, most_s: float) -> float | None:
-    latest = time.perf_counter() + most_s
-    while word() != ticket:
-        if time.perf_counter() > latest:
-            return None
-    return time.perf_counter()
 
 
 def _nothing() -> None:

@@ -26,9 +26,10 @@ from kopt_mcp.evaluator.compare import BadReference
 from kopt_mcp.evaluator.device_state import Observer
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.files import HarnessError, load_problem, read, source
-from kopt_mcp.evaluator.gate import Gate, Line
+from kopt_mcp.evaluator.gate import Gate
 from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.limits import PhysicalLimits
+from kopt_mcp.evaluator.line import Line
 from kopt_mcp.evaluator.machine import only, torch_device
 from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.records import (
