@@ -151,6 +151,14 @@ def test_every_layout_is_tried_at_a_size_that_no_vector_divides_and_on_tensors_t
             assert all(c.first_seed for c in odd)
 
 
+@pytest.mark.parametrize(
+    ("size", "low", "high", "odd"),
+    [(6, 1, 9, 7), (7, 1, 9, 7), (600, 1, 600, 599), (2, 2, 2, 2), (0, 0, 0, 0), (0, 1, 5, 1)],
+)
+def test_a_size_is_made_odd_where_its_bounds_allow_it(size: int, low: int, high: int, odd: int) -> None:
+    assert planning._next_odd(size, low, high) == odd
+
+
 def test_every_workload_is_called_on_tensors_that_an_earlier_call_has_seen() -> None:
     for checks in planned().values():
         reused = [c for c in checks if c.first_seed is not None]

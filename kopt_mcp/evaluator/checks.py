@@ -201,7 +201,7 @@ def _generated(problem: Problem, small: list[Case], most: float, rng: Random) ->
 
 def _odd(problem: Problem, case: Case, most: float, rng: Random) -> Case:
     """A shape that no vector's width divides, as far as the problem allows: a layout's own path needs an end too."""
-    sizes = {name: min(high, rng.randint(low, high) | 1) for name, (low, high) in problem.vary.items()}
+    sizes = {name: _next_odd(rng.randint(low, high), low, high) for name, (low, high) in problem.vary.items()}
     return _fitting(problem, case.workload, sizes, most, rng) if sizes else case
 
 
@@ -214,9 +214,15 @@ def _fitting(problem: Problem, workload: Workload, sizes: dict[str, int], most: 
     for name in rng.sample(list(sizes), len(sizes)):
         low = problem.vary[name][0]
         while case.bytes > most and sizes[name] > low:
-            sizes[name] = max(low, sizes[name] // 2)
+            sizes[name] = _next_odd(sizes[name] // 2, low, sizes[name] - 1)
             case = problem.case(workload, **sizes)
     return case
+
+
+def _next_odd(size: int, low: int, high: int) -> int:
+    """An odd number beside this one, if there is one from `low` to `high`."""
+    size = max(low, size)
+    return next((one for one in (size | 1, size - 1) if one % 2 and low <= one <= high), size)
 
 
 def _awkward(rng: Random, low: int, high: int) -> int:
