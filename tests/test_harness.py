@@ -215,6 +215,29 @@ def test_data_that_a_problem_reads_are_a_part_of_it(evaluator: LocalEvaluator, t
     assert evaluate(evaluator, kernel, problem).status == "INCORRECT_NUMERICAL"
 
 
+def test_what_a_problem_writes_itself_is_no_part_of_it_and_what_it_rewrites_is_refused(
+    evaluator: LocalEvaluator, tmp_path: Path
+) -> None:
+    kernel, problem, data = (tmp_path / name for name in ("kernel.py", "test_twice.py", "factor.txt"))
+    kernel.write_text("def twice(x):\n    return x + x\n", encoding="utf-8")
+    rest = DOUBLING + IMPORTING.partition("from own_reference import reference\n")[2]
+    problem.write_text(f"P = {str(data)!r}\nopen(P, 'w').write('2')\nF = open(P).read()\n{rest}", encoding="utf-8")
+    assert evaluator.describe(problem, digest(problem), "cpu").files == {}
+    assert evaluate(evaluator, kernel, problem).status == "PASSED"
+    problem.write_text(f"P = {str(data)!r}\nF = open(P).read()\nopen(P, 'w').write(F + '2')\n{rest}", encoding="utf-8")
+    with pytest.raises(ProblemInvalid, match=r"reads factor\.txt and changes it as it loads"):
+        evaluator.describe(problem, digest(problem), "cpu")
+
+
+def test_a_problem_is_compiled_by_its_own_future_only(evaluator: LocalEvaluator, tmp_path: Path) -> None:
+    problem = tmp_path / "test_twice.py"
+    own = "def typed(a: int) -> None: ...\nassert typed.__annotations__['a'] is int\n"
+    problem.write_text(
+        own + DOUBLING + IMPORTING.partition("from own_reference import reference\n")[2], encoding="utf-8"
+    )
+    assert evaluator.describe(problem, digest(problem), "cpu").name == "twice"
+
+
 RUNS_ITS_KERNEL = {
     "by its name": "sys.path.append(os.path.dirname(__file__)); from twice import reference",
     "by its path": "run = runpy.run_path(KERNEL); reference = run['reference']",

@@ -124,8 +124,22 @@ def test_parameters_that_do_not_fit_the_call_are_found_before_it(tmp_path: Path,
 )
 def test_parameters_that_fit_or_cannot_be_told_are_called(tmp_path: Path, head: str) -> None:
     file = source(tmp_path, f"void twice({head});\nvoid twice({head}) {{ }}\n")
-    called = ("in0",) if head == "PARAMETERS" else ("in0", "out0", "factor")
-    native.require_fitting(file, "twice", called, on_gpu=False)
+    native.require_fitting(file, "twice", ("in0", "out0", "factor"), on_gpu=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "static inline float twice(float a) { return 2 * a; }\n"
+        'extern "C" void twice(const float *in0, float *out0, int64_t n) noexcept { }\n',
+        "void twice(const std::array<float, 64> *in0, float *out0, int64_t n) { }\n",
+        "void twice(const float *in0, float *out0, int64_t n\n#ifdef __CUDACC__\n, void *stream\n#endif\n) { }\n",
+        "void twice(const float *in0, float *out0, [[maybe_unused]] int64_t n) { }\n",
+    ],
+    ids=["overloaded", "a template's comma", "a condition", "an attribute"],
+)
+def test_what_commas_cannot_part_is_called(tmp_path: Path, text: str) -> None:
+    native.require_fitting(source(tmp_path, text), "twice", ("in0", "out0", "n"), on_gpu=False)
 
 
 def test_a_file_of_no_language_is_refused_with_those_there_are(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def load_problem(content: bytes, path: str) -> Problem:
     """
     namespace: dict[str, Any] = {"__name__": "kopt_problem", "__file__": path}
     try:
-        exec(compile(content, path, "exec"), namespace)
+        exec(compile(content, path, "exec", dont_inherit=True), namespace)
     except ProblemError as error:
         raise HarnessError("ProblemInvalid", f"{Path(path).name}: {error}") from error
     except (Exception, SystemExit) as error:

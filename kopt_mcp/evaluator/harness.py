@@ -74,7 +74,7 @@ class _Loaded:
 
     def still(self, path: str, sha256: str) -> bool:
         """Whether it is the one in this file, and all that it has imported is as it was."""
-        return (path, sha256) == (self.path, self.sha256) and own_files.unchanged(self.noted)
+        return (path, sha256) == (self.path, self.sha256) and not own_files.changed(self.noted)
 
 
 class Harness:
@@ -137,6 +137,12 @@ class Harness:
             self._begun = True
             made, noted = own_files.noting(path, lambda: load_problem(content, path))
             self._problem = loaded = _Loaded(path, expected_sha256, made, noted, own_files.ran())
+            if rewritten := own_files.changed(noted):
+                raise HarnessError(
+                    "ProblemInvalid",
+                    f"{Path(path).name} reads {rewritten} and changes it as it loads, so that it is another problem "
+                    "each time; keep what is written outside of the project, or in a folder whose name begins with a dot.",
+                )
         if kernel in loaded.ran or kernel in loaded.noted.values():
             raise HarnessError("ProblemInvalid", f"what {Path(path).name} imports or reads {own_files.JUDGED}.")
         return loaded.problem

@@ -76,10 +76,12 @@ def require_fitting(source: Path, symbol: str, arguments: Sequence[str], on_gpu:
         BuildError: their number or their kinds differ, or one is a float, which no call can pass.
     """
     text = _COMMENT.sub(" ", source.read_text(encoding="utf-8", errors="replace"))
-    heads = {head.strip() for head in re.findall(rf"\b{re.escape(symbol)}\s*\(([^()]*)\)\s*\{{", text)}
-    if len(heads) != 1 or not arguments:
+    heads = {head.strip() for head in re.findall(rf"\b{re.escape(symbol)}\s*\(([^()]*)\)[^;{{}}()]*\{{", text)}
+    if len(heads) != 1 or not arguments or re.search(r"[#<]", head := heads.pop()):
+        return  # several of that name, or more than commas can part
+    parameters = [] if head in ("", "void") else [" ".join(one.split()) for one in head.split(",")]
+    if any(one.isidentifier() for one in parameters):  # a macro, which may stand for several
         return
-    parameters = [] if (head := heads.pop()) in ("", "void") else [" ".join(one.split()) for one in head.split(",")]
     called = [*arguments, *(["the stream"] if on_gpu else [])]
     if len(parameters) != len(called):
         raise BuildError(
@@ -109,7 +111,7 @@ def _misfit(parameter: str, name: str) -> str:
     return ""
 
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\[\[.*?\]\]", re.DOTALL)
 _NUMBER = re.compile(
     r"(?:(?:const|volatile|signed|unsigned|char|short|int|long|float|double|bool|_Bool|s?size_t|u?int\d+_t) )+\w+"
 )

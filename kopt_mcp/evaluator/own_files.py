@@ -39,6 +39,8 @@ _noted: Noted = {}
 """Since the last load began."""
 _ran: set[str] = set()
 """Hash of each Python file that has run since, by whatever way."""
+_made: set[str] = set()
+"""Files that its own code has written since: what it reads of them it has put there itself."""
 _problem = ""
 """Path of the problem that was loaded last."""
 _kernel = ""
@@ -65,7 +67,7 @@ def _from_source(loader: SourceFileLoader, fullname: str) -> CodeType | None:
 
 def noting(problem: str, load: Callable[[], T]) -> tuple[T, Noted]:
     """What `load` makes of this file, and what it imports and reads, now or later."""
-    global _noted, _ran, _problem
+    global _noted, _ran, _made, _problem
     _problem = problem
     _watch()
     if _finder not in sys.path_hooks:
@@ -73,13 +75,13 @@ def noting(problem: str, load: Callable[[], T]) -> tuple[T, Noted]:
         sys.path_importer_cache.clear()
         SourceFileLoader.get_code = _from_source  # type: ignore[method-assign, assignment]
     noted = _noted = {}
-    _ran = set()
+    _ran, _made = set(), set()
     return load(), noted
 
 
-def unchanged(noted: Noted) -> bool:
-    """Whether these files are still what was imported from them."""
-    return all(_hash(path) == then for path, then in noted.items())
+def changed(noted: Noted) -> str:
+    """The first of these files that is not what was imported or read any more; empty where all are."""
+    return next((Path(path).name for path, then in noted.items() if _hash(path) != then), "")
 
 
 def ran() -> set[str]:
@@ -117,16 +119,20 @@ def _audited(event: str, args: tuple[object, ...]) -> None:
 
 def _opened(given: object, mode: object, flags: object) -> None:
     """Note a file that the problem's own code reads."""
-    writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
-    if writes or not isinstance(given, str | bytes) or not (reader := _reader()):
+    if not isinstance(given, str | bytes) or not (reader := _reader()):
         return
-    path = Path(os.fsdecode(given)).resolve()
-    home = _project(reader)
-    if not path.is_relative_to(home) or not _is_own(str(path.parent)) or not path.is_file():
+    try:
+        path, home = Path(os.fsdecode(given)).resolve(), _project(reader)
+        own = path.is_relative_to(home) and _is_own(str(path.parent))
+    except (OSError, RuntimeError, ValueError):  # who opens it is told so
         return
-    if any(part.startswith(".") for part in path.relative_to(home).parts):  # caches, and what tools keep for themselves
+    if not own or any(part.startswith(".") for part in path.relative_to(home).parts):  # caches, and what tools keep
         return
-    if str(path) != str(Path(_problem).resolve()):  # which whoever asks has hashed
+    if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR):
+        _made.add(str(path))
+    elif (
+        str(path) not in (*_made, str(Path(_problem).resolve())) and path.is_file()
+    ):  # whoever asks has hashed that one
         _not_judged(str(path), found := _hash(str(path)))
         _noted.setdefault(str(path), found)
 

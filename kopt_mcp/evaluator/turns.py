@@ -133,7 +133,8 @@ class Turn:
         """
         found = self._wait_until_all_rest(runners)
         self._require_rest(*self._resting)
-        return {**self._resting, **found}
+        living = {pid: then for pid, then in self._resting.items() if os.path.exists(f"/proc/{pid}")}
+        return {**living, **found}
 
     def _wait_until_all_rest(self, runners: set[int]) -> dict[int, Activity]:
         """Stop what still moves until two looks in a row find the same processes, and all of them at rest; those that
@@ -178,7 +179,8 @@ class Turn:
     def _wake(self, pid: int) -> None:
         """Let a runner and what it started go on."""
         for one in [pid, *sandbox.descendants(pid)]:
-            self._resting.pop(one, None)
+            for noted in (self._resting, self._others):
+                noted.pop(one, None)
             _signal(one, signal.SIGCONT)
 
     def _stop(self, running: set[int]) -> None:

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,21 +45,28 @@ class Zygote:
 
     def spawn(self, runner: dict[str, Any], fds: list[int]) -> int:
         """Fork a runner with these three descriptors (channel, log, shared memory); return its process id."""
-        with self._lock:
-            socket.send_fds(self._sock, [_line({"op": "spawn", **runner})], fds)
-            return int(_read_line(self._sock)["pid"])
+        return int(self._asked({"op": "spawn", **runner}, fds)["pid"])
 
     def prepare(self, arch: int | str, warp_size: int, backend: str) -> None:
         """Have the compiler loaded for an architecture before the next fork: a second saved in every runner."""
-        with self._lock:
-            self._sock.sendall(_line({"op": "prepare", "arch": arch, "warp_size": warp_size, "backend": backend}))
-            _read_line(self._sock)
+        self._asked({"op": "prepare", "arch": arch, "warp_size": warp_size, "backend": backend})
 
     def reap(self, pid: int, grace_s: float) -> dict[str, Any]:
         """Wait up to `grace_s` for a runner to end, then kill it and all it started; say how it ended."""
+        return self._asked({"op": "reap", "pid": pid, "grace_s": grace_s})
+
+    def _asked(self, message: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
+        """The answer to one request.
+
+        Raises:
+            ChannelClosed: the forking process is gone.
+        """
         with self._lock:
-            self._sock.sendall(_line({"op": "reap", "pid": pid, "grace_s": grace_s}))
-            return _read_line(self._sock)
+            try:
+                socket.send_fds(self._sock, [_line(message)], fds)
+                return _read_line(self._sock)
+            except OSError as error:
+                raise ChannelClosed(f"the forking process is gone: {error}") from error
 
     def close(self) -> None:
         """End the zygote."""
