@@ -141,7 +141,7 @@ class Harness:
                 raise HarnessError(
                     "ProblemInvalid",
                     f"{Path(path).name} reads {rewritten} and changes it as it loads, so that it is another problem "
-                    "each time; keep what it writes outside of the project, or in a folder whose name begins with a dot.",
+                    "each time; keep what it writes outside of the project, or in a folder that begins with a dot.",
                 )
         if kernel in loaded.ran or kernel in loaded.noted.values():
             raise HarnessError("ProblemInvalid", f"what {Path(path).name} imports or reads {own_files.JUDGED}.")
