@@ -293,8 +293,8 @@ def _busy_cores(state: DeviceState) -> list[str]:
         return []
     much = state.other_cores >= _TOO_BUSY * (os.cpu_count() or 1)
     what = (
-        "two processes of one kernel can differ by half for as long as they live; time it again on a quiet machine "
-        "before you believe a ratio"
+        "two processes of one kernel can differ throughout a comparison; time it again on a quiet machine before you "
+        "believe a ratio"
         if much
         else "times are noisier than on a quiet machine"
     )
