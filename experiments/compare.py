@@ -6,9 +6,9 @@ PROBLEM is a folder of `skills/kernels` (default: all), or one of its tests, as 
 Implementations: the template, what a campaign's patches make of it, and the problem's comparisons. In each block every
 implementation is called a few times, in random order, with the L2 evicted before each call and other inputs each time;
 a block's value is the median of its calls. The ratio against the best of the others is the median over blocks of the
-ratios within a block, with a 95 % interval (`stats.bootstrap_interval`). A roof is measured in the same way: for a memory-bound problem a
-copy that moves the same bytes, in the same blocks; for a compute-bound one the vendor's product of two 8192x8192
-matrices in the workload's type, once a process.
+ratios within a block, with a 95 % interval (`stats.bootstrap_interval`). A roof is measured in the same way: for a
+memory-bound problem a copy that moves the same bytes, in the same blocks; for a compute-bound one the vendor's product
+of two 8192x8192 matrices in the workload's type, once a process.
 
 These are trusted implementations, each checked once against the reference: the evaluator's distrust is not needed here.
 GPUs that are visible work side by side, one problem each. Writes OUT/<problem>.json and OUT/table.md; workloads that
