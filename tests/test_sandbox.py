@@ -188,6 +188,14 @@ def test_what_is_in_force_is_reported(tmp_path: Path) -> None:
     assert inside(tmp_path, report) == "on"
 
 
+def test_the_gpus_that_it_can_open_are_reported(tmp_path: Path) -> None:
+    def report() -> str:
+        shut_in = sandbox.restrict([], [str(tmp_path)], sandbox.Limits(cpu_s=5), gpu_nodes=("full", "no-such*"))
+        return shut_in["gpus"] if shut_in["landlock"].startswith("on") else "skip"
+
+    assert inside(tmp_path, report) == "only /dev/full"
+
+
 def test_a_thread_is_shut_in_and_says_what_is_in_force(tmp_path: Path) -> None:
     """Of a process that is not shut in itself: what a thread may not do, the others still may."""
     own, secret = tmp_path / "own", tmp_path / "secret"

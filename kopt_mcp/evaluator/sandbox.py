@@ -109,6 +109,8 @@ def restrict(
         report["privileges"] = _give_up_privileges(libc, own_users=report["network"] == _OWN_USERS)
     gpus = [] if hide_processes else [str(node) for name in gpu_nodes for node in Path("/dev").glob(name)]
     report["landlock"] = _landlock(libc, readable, [*writable, _OWN_PROC, *DEVICE_NODES, *gpus])
+    if gpus and report["landlock"].startswith("on"):
+        report["gpus"] = "only " + " ".join(sorted(gpus))
     if hide_processes:
         report["system calls"] = system_calls.refuse()
     return report
