@@ -73,6 +73,7 @@ def rows(kind: str, evaluation: Evaluation, floors: dict[str, float], seconds: f
             "samples": result.timing.samples,
             "accepted": verdict == "better",
             "seconds": round(seconds, 2),
+            "notes": list(evaluation.notes),
         }
 
 
