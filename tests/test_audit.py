@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from kopt_mcp.evaluator.arms import Arm
-from kopt_mcp.evaluator.audit import Audit
+from kopt_mcp.evaluator.audit import Audit, Known, known
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
-from kopt_mcp.evaluator.gate import NotShared, Passed, Values, Went
+from kopt_mcp.evaluator.gate import Passed, Values
+from kopt_mcp.evaluator.passage import NotShared, Went
 
 OUTPUTS = [{"shape": [64], "dtype": "float32", "bytes": 256}]
-OVERHEAD_US = 85.0
+OVERHEAD_US, KNOWN_US = 85.0, 5.0
 
 
 class Open:
@@ -31,8 +32,9 @@ class Open:
         self.takes: Callable[[int], float] = lambda seed: self.us
         self.quiet: Callable[[int], bool] = lambda seed: True
         self.open = True
-        self.apart_us = 0.0
-        self.empty = 0
+        self.apart_us = self.before_us = 0.0
+        self.known_us = KNOWN_US
+        self.own = 0
         self._random = Random(7)
 
     def through(self, values: Values, look: bool) -> Passed | None:
@@ -45,9 +47,13 @@ class Open:
             return None
         return Passed(self._went(self.takes(seed), self.quiet(seed)), [self.works(seed)] if look else [])
 
-    def nothing(self) -> Went | None:
-        self.empty += 1
-        return None if self.empty == self.again_at else self._went(0.0, True)
+    def known(self) -> Went | None:
+        self.own += 1
+        return None if self.own == self.again_at else self._went(self.known_us, True)
+
+    def before(self) -> Went:
+        """A call of our own before there was a candidate."""
+        return self._went(KNOWN_US + self.before_us - self.apart_us, True)
 
     def _went(self, us: float, quiet: bool) -> Went:
         us += OVERHEAD_US + self.apart_us + self._random.gauss(0.0, self.noise_us)
@@ -76,11 +82,15 @@ def effect(us: float) -> float:
     return 0.05 / us
 
 
+def before(lines: Any) -> Known:
+    return known([line.before for line in lines], KNOWN_US, Random(4))
+
+
 def looked(candidate: Open, incumbent: Open, claims: tuple[float, float], ratio: float = 1.0) -> Any:
     arms = [Arm(None, samples=[us] * 9) for us in claims]  # type: ignore[arg-type]
     seeds = count(1)
     lines: Any = [candidate, incumbent]
-    audit = Audit(lines, lambda line, *_: line, effect, lambda: next(seeds), Random(3))  # type: ignore[return-value, arg-type]
+    audit = Audit(lines, before(lines), lambda line, *_: line, effect, lambda: next(seeds), Random(3))  # type: ignore[return-value, arg-type]
     return audit, audit.look(arms, ratio, OUTPUTS, Blamed(arms), lambda: "mixed")
 
 
@@ -136,11 +146,20 @@ def test_a_ratio_that_claims_more_than_the_times_do_is_looked_into() -> None:
         looked(Open(30.0), Open(30.0), (30.0, 30.0), ratio=30 / 22.4)
 
 
-@pytest.mark.parametrize(("apart_us", "seen_us"), [(1.0, 4.0), (-1.0, 4.0)])
-def test_what_a_process_takes_without_a_call_is_none_of_its_gain(apart_us: float, seen_us: float) -> None:
+@pytest.mark.parametrize("apart_us", [1.0, -1.0])
+def test_what_a_process_takes_for_any_call_is_none_of_its_gain(apart_us: float) -> None:
     candidate = Open(6.0)
-    candidate.apart_us = apart_us
-    assert looked(candidate, Open(10.0), (6.0, 10.0))[0].note.startswith(f"{seen_us:.2f} (±0.00)")
+    candidate.apart_us = candidate.before_us = apart_us
+    assert looked(candidate, Open(10.0), (6.0, 10.0))[0].note.startswith("4.00 (±0.00)")
+
+
+def test_what_any_call_takes_less_since_the_candidate_came_is_none_of_its_gain() -> None:
+    candidate = Open(30.0)
+    candidate.apart_us = -2.5
+    assert looked(candidate, Open(30.0), (29.0, 30.0))[0].sure == 1.0
+    incumbent = Open(30.0)
+    incumbent.apart_us = 2.5
+    assert looked(Open(30.0), incumbent, (29.0, 30.0))[0].sure == 1.0, "nor what the incumbent's take more"
 
 
 def test_what_the_incumbents_calls_take_beyond_their_own_times_is_no_gain() -> None:
@@ -150,20 +169,18 @@ def test_what_the_incumbents_calls_take_beyond_their_own_times_is_no_gain() -> N
         looked(Open(30.0), disturbed, (18.0, 30.0))
 
 
-def test_calls_that_are_slow_when_there_are_none_gain_next_to_nothing_by_it() -> None:
-    class Slow(Open):
-        def _went(self, us: float, quiet: bool) -> Went:
-            return super()._went(us or 20.0, quiet)
-
-    audit, _ = looked(Slow(30.0), Open(30.0), (29.0, 30.0))
+def test_our_own_calls_slowed_in_its_process_are_no_gain_of_the_candidates() -> None:
+    slow = Open(30.0)
+    slow.known_us = KNOWN_US + 20.0
+    audit, _ = looked(slow, Open(30.0), (29.0, 30.0))
     assert audit.sure == 1.0, "nothing of it is sure"
-    with pytest.raises(Fault, match=r"sees 2\.00 us"):
-        looked(Slow(30.0), Open(30.0), (20.0, 30.0))
+    with pytest.raises(Fault, match=r"sees 0\.00 us"):
+        looked(slow, Open(30.0), (20.0, 30.0))
 
 
-def test_the_most_that_calls_take_is_what_they_take_beyond_none() -> None:
+def test_the_most_that_calls_take_is_what_they_take_beyond_our_own() -> None:
     audit, _ = looked(Open(8.0), Open(10.0), (8.0, 10.0))
-    assert audit.longest_us == pytest.approx(8.0 + 2.0 + 1.0)
+    assert audit.longest_us == pytest.approx(8.0 + 1.0)
     sooner = Open(-20.0)
     assert looked(sooner, Open(10.0), (8.0, 10.0))[0].longest_us < 0
     assert looked(Open(10.0), Open(10.0), (10.0, 10.0))[0].longest_us == math.inf, "nothing was looked into"
@@ -191,19 +208,20 @@ def test_work_that_is_restless_makes_its_own_doubt_no_excuse() -> None:
 
 
 def test_where_one_round_leaves_doubt_there_is_another_and_more_where_a_gain_is_likely() -> None:
-    quiet, noisy, unlikely = Open(8.0), Open(8.0, 40.0), Open(30.0, 10.0)
+    quiet, noisy, unlikely = Open(8.0), Open(2.0, 25.0), Open(30.0, 10.0)
     looked(quiet, Open(10.0), (8.0, 10.0))
-    looked(noisy, Open(10.0, 40.0), (8.0, 10.0))
+    looked(noisy, Open(10.0, 25.0), (2.0, 10.0))
     with pytest.raises(Fault, match="of which the harness's own clock sees"):
         looked(unlikely, Open(10.0, 10.0), (8.0, 10.0))
     assert [len(one.passed) for one in (quiet, unlikely, noisy)] == [8, 8 * 8, 24 * 8]
 
 
 def test_a_gain_of_two_per_cent_is_sure_whatever_a_round_says_of_it() -> None:
-    """As noisy as passages are on an H200, and half as noisy again."""
+    """As noisy as passages are on an H200, in processes that differ as much as they do there."""
     found = []
     for seed in range(20):
-        candidate, incumbent = Open(98.0, 0.7), Open(100.0, 0.7)
+        candidate, incumbent = Open(98.0, 0.6), Open(100.0, 0.6)
+        candidate.apart_us = candidate.before_us = Random(seed).gauss(0.0, 1.5)
         candidate._random, incumbent._random = Random(2 * seed), Random(2 * seed + 1)
         found.append(looked(candidate, incumbent, (98.0, 100.0))[0].sure)
     assert min(found) > 1.01
@@ -216,10 +234,16 @@ def test_where_all_that_is_claimed_is_seen_for_sure_nobody_looks_again() -> None
     assert len(candidate.passed) == 8
 
 
+def test_our_own_calls_pass_before_until_what_they_take_is_known_well_enough() -> None:
+    quiet, usual, noisy = ([Open(8.0, noise), Open(10.0, noise)] for noise in (0.01, 0.55, 10.0))
+    counts = [[len(arm) for arm in before(lines).before] for lines in (quiet, usual, noisy)]
+    assert counts == [[24, 24], [24, 24], [96, 96]]
+
+
 def test_a_gain_that_chance_makes_of_none_is_looked_for_and_not_held_against_anybody() -> None:
     arms = [Arm(None, samples=[8.0, 9.9, 11.8] * 3), Arm(None, samples=[8.1, 10.2, 12.2] * 3)]  # type: ignore[arg-type]
     lines: Any = [Open(1.0, 40.0), Open(1.0, 40.0)]
-    audit = Audit(lines, lambda line, *_: line, effect, lambda: 1, Random(3))  # type: ignore[return-value, arg-type]
+    audit = Audit(lines, before(lines), lambda line, *_: line, effect, lambda: 1, Random(3))  # type: ignore[return-value, arg-type]
     audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed")
     assert audit.sure == 1.0
     assert "of 0.00 us gained for sure" in audit.note
@@ -244,8 +268,17 @@ def test_a_call_that_must_be_tried_again_gets_other_values() -> None:
     candidate.again_at = 3
     _, timed = looked(candidate, Open(10.0), (5.0, 10.0))
     assert len(set(candidate.passed)) == len(candidate.passed) == 9
-    assert candidate.empty == 5, "and so is nothing"
+    assert candidate.own == 9, "and so does one of our own"
     assert candidate.passed[2] not in [t.seed for t in timed]
+
+
+def test_where_our_own_calls_did_not_pass_before_a_gain_is_none() -> None:
+    arms = [Arm(None, samples=[us] * 9) for us in (5.0, 10.0)]  # type: ignore[arg-type]
+    lines: Any = [Open(5.0), Open(10.0)]
+    audit = Audit(lines, None, lambda line, *_: line, effect, lambda: 1, Random(3))  # type: ignore[return-value, arg-type]
+    assert audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed") == []
+    assert (audit.sure, audit.most, lines[0].passed) == (1.0, 1.0, [])
+    assert "cannot be had" in audit.note
 
 
 def test_a_gain_that_cannot_be_looked_into_is_none() -> None:

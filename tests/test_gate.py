@@ -17,14 +17,15 @@ from evaluating import PROBLEMS
 from kopt_mcp.evaluator import candidate as runner_side
 from kopt_mcp.evaluator import gate as gates
 from kopt_mcp.evaluator import line as words
-from kopt_mcp.evaluator import queueing
+from kopt_mcp.evaluator import passage, queueing
 from kopt_mcp.evaluator.answers import checked
 from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import Gate, NotShared, Values
+from kopt_mcp.evaluator.gate import Gate, Values
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.inputs import draw
 from kopt_mcp.evaluator.line import Line
+from kopt_mcp.evaluator.passage import NotShared, Passage
 from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT
 from kopt_mcp.evaluator.snapshots import rebuilt
 from kopt_mcp.problem import Problem
@@ -187,11 +188,12 @@ class Own:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Process]]:
-    monkeypatch.setattr(gates, "_QUEUED_S", 0.0)
+    for module in (gates, passage):
+        monkeypatch.setattr(module, "QUEUED_S", 0.0)
     monkeypatch.setattr(gates, "_WAITS_S", 0.0)
-    monkeypatch.setattr(gates, "_MOST_S", 0.0)
-    monkeypatch.setattr(gates, "_AWAY_US", 0.0)
-    monkeypatch.setattr(gates, "_KEPT_US", 0.0)
+    monkeypatch.setattr(passage, "_MOST_S", 0.0)
+    monkeypatch.setattr(passage, "_AWAY_US", 0.0)
+    monkeypatch.setattr(passage, "_KEPT_US", 0.0)
     monkeypatch.setattr(words, "Stream", lambda memory, start=GO_AT: memory if start else Own(memory))
     processes: list[Process] = []
 
@@ -236,19 +238,18 @@ def test_a_call_gets_its_values_while_its_process_is_stopped(made: Callable[...,
     assert device.mapped == 0, "what was mapped was given back"
 
 
-def test_the_same_goes_by_without_a_call(made: Callable[..., Process]) -> None:
+def test_a_call_of_our_own_passes_before_there_is_a_candidate(made: Callable[..., Process]) -> None:
     def works(x: torch.Tensor) -> torch.Tensor:
-        raise AssertionError("nothing is to be called")
+        raise AssertionError("no candidate's is to be called")
 
-    process = made()
-    gate = opened(process, Device())
-    process.works = works
+    process = made(works)
+    own = Passage(Line(process), Clock(process.log))  # type: ignore[arg-type]
     process.log.clear()
-    assert gate.nothing() is not None
+    assert own.known() is not None
     assert process.log == ["stopped", *WENT, "released"]
     process.queues = False
-    with pytest.raises(Fault, match="queues nothing where nothing is called"):
-        gate.nothing()
+    with pytest.raises(Fault, match="does not queue a call that is not its candidate's"):
+        own.known()
 
 
 def test_a_device_that_was_never_away_tells_no_time_and_after_some_of_these_calls_say_themselves_that_they_are_over(
@@ -256,7 +257,7 @@ def test_a_device_that_was_never_away_tells_no_time_and_after_some_of_these_call
 ) -> None:
     process = made()
     gate = opened(process, Device())
-    monkeypatch.setattr(gates, "_KEPT_US", 1e9)
+    monkeypatch.setattr(passage, "_KEPT_US", 1e9)
     assert [gate.through(Values(seed), True) for seed in range(13)] == [None] * 13
     process.log.clear()
     passed = gate.through(Values(13), True)
@@ -270,7 +271,7 @@ def test_a_device_that_rests_before_a_call_can_be_over_had_changed_hands_and_the
 ) -> None:
     process = made()
     gate = opened(process, Device(), own_us=1e9)
-    assert gate.nothing() is not None, "without a call it may"
+    assert gate.known() is not None, "one of our own may"
     assert [gate.through(Values(seed), True) for seed in range(13)] == [None] * 13
     process.log.clear()
     assert gate.through(Values(13), True) is not None
@@ -281,9 +282,9 @@ def test_a_harness_that_waits_for_the_device_while_it_queues_gets_it_back_and_te
     made: Callable[..., Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = opened(made(), Device())
-    monkeypatch.setattr(gates, "_HUNG_S", 0.0)
+    monkeypatch.setattr(passage, "_HUNG_S", 0.0)
     back = threading.Event()
-    monkeypatch.setattr(gate._line, "want_back", lambda ticket: back.set())
+    monkeypatch.setattr(gate._passage._line, "want_back", lambda ticket: back.set())
     touch = gate._clock.touch
     monkeypatch.setattr(gate._clock, "touch", lambda: (back.wait(5.0), touch()))
     assert [gate.through(Values(seed), True) for seed in range(25)] == [None] * 25
@@ -514,7 +515,7 @@ def test_a_runner_queues_a_call_behind_a_word_and_says_where_the_outputs_lie(
         one = Candidate("cpu", 1 << 12, shared)
         called: list[torch.Tensor] = []
         touched: list[int] = []
-        one._made_clock = SimpleNamespace(touch=lambda: touched.append(1))  # type: ignore[assignment]
+        one._made_clock = SimpleNamespace(known=lambda: touched.append(1))  # type: ignore[assignment]
         one._function = lambda x: called.append(x) or made_by(x)  # type: ignore[func-returns-value]
         spec = {"kind": "normal", "shape": [3, 5], "dtype": "float32", "args": {"scale": 1.0, "shift": 0.0}}
         one.workload({"inputs": [{"spec": spec}], "params": {}, "outputs": [], "literals": []})

@@ -1,6 +1,7 @@
 """A claimed gain seen by the harness's own clock: both arms' calls through the gate, alternately.
 
-Whatever a candidate does to the clock, the eviction or the draw in its own process, here it must be faster.
+Whatever a candidate does to the clock, the eviction or the draw in its own process, here it must be faster. What a
+process takes whatever it calls is known from calls of our own, before it got its candidate and again between the calls.
 """
 
 from __future__ import annotations
@@ -15,17 +16,21 @@ from typing import Any, NamedTuple, Protocol
 from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import Arm, Timed
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import NotShared, Passed, Values, Went
+from kopt_mcp.evaluator.gate import Passed, Values
 from kopt_mcp.evaluator.line import Line
+from kopt_mcp.evaluator.passage import NotShared, Went
 from kopt_mcp.evaluator.records import RESOLUTION_US
 
 _AUDITED_GAIN = 0.01
 """Share of the incumbent's time that no gain is made of: the bar for accepting one is 1 %."""
 _SEEN_SHARE = 0.7
 """Least share of it that must be seen."""
-_CALLS, _EMPTY, _SURE_SHARE = 8, 4, 0.1
-"""How many calls of each arm pass in a round, and how often nothing does; no more rounds are needed where the doubt is
-below this share of the gain."""
+_CALLS, _KNOWN = 8, 8
+"""How many calls of each arm pass in a round, and how many of our own in its process."""
+_BEFORE, _MOST_BEFORE, _BEFORE_US = 24, 96, 0.2
+"""How many of our own pass at least and at most before it gets its candidate, and the standard error that is enough."""
+_SURE_SHARE = 0.1
+"""No more rounds are needed where the doubt is below this share of the gain, or all but this share of it is sure."""
 _ROUNDS, _MOST_ROUNDS = 8, 24
 """The most rounds, and the most of a gain that is one by what is seen of it, and not for sure yet."""
 _CLEAR = 1.1
@@ -38,9 +43,6 @@ _HARD_EVERY = 6
 runner draws values itself. Its output is compared; its time does not count."""
 _QUIET, _QUIET_US = 1.15, 3.0
 """How much longer than at best filling and evicting before a call may take, if the device does nothing else."""
-_APART_US = 2.0
-"""How much more than the incumbent's the candidate's process may take without a call: more would be made by somebody.
-None of it counts for what is sure, since so much could be made too."""
 _LONGER_US, _LONGER = 5.0, 0.05
 """How much longer than by its own clock the incumbent's calls may take here, and which share of their time. More is
 made by something else on the device, as by work that the candidate has left there, and is no gain."""
@@ -59,8 +61,8 @@ class Gated(Protocol):
     def through(self, values: Values, look: bool) -> Passed | None:
         """Let a call pass; None where it needs to be tried again, on other values."""
 
-    def nothing(self) -> Went | None:
-        """The same without a call; None where it needs to be tried again."""
+    def known(self) -> Went | None:
+        """The same with a call of our own; None where it needs to be tried again."""
 
     def close(self) -> None:
         """It is needed no more."""
@@ -74,13 +76,38 @@ Hard = Callable[[], str]
 """A distribution on which short cuts show."""
 
 
+class Known(NamedTuple):
+    """Calls of our own kernel in the processes of both arms."""
+
+    us: float
+    """What one takes by itself."""
+    before: Sequence[Sequence[Went]]
+    """What they took before the processes got their candidates."""
+
+
+def known(arms: Sequence[Callable[[], Went | None]], us: float, rng: Random) -> Known:
+    """Have calls of our own pass in every arm, in random order.
+
+    Raises:
+        NotShared; Fault: a process failed.
+    """
+    went: list[list[Went]] = [[] for _ in arms]
+    for count in (_BEFORE, *(_KNOWN,) * ((_MOST_BEFORE - _BEFORE) // _KNOWN)):
+        turns = [which for which in range(len(arms)) for _ in range(count)]
+        for which in rng.sample(turns, len(turns)):
+            went[which].append(_at_last(arms[which]))
+        if max(_Middle.of(quiet).error for quiet in _quiet(went)) <= _BEFORE_US:
+            break
+    return Known(us, went)
+
+
 class _Seen:
     """What came through: of each arm all calls, and of the candidate those that are to be compared."""
 
-    def __init__(self, rng: Random) -> None:
-        self._random = rng
+    def __init__(self, known: Known, rng: Random) -> None:
+        self._random, self._known = rng, known
         self._went: list[list[Went]] = [[], []]
-        self._empty: list[list[Went]] = [[], []]
+        self._now: list[list[Went]] = [[], []]
         self._first: list[Timed] = []
         self._hard: list[Timed] = []
         self._any: Timed | None = None
@@ -103,29 +130,32 @@ class _Seen:
             if self._random.randrange(len(self._went[0])) == 0:
                 self._any = timed
 
-    def add_nothing(self, which: int, went: Went) -> None:
-        """What one arm's process takes without a call."""
-        self._empty[which].append(went)
+    def add_known(self, which: int, went: Went) -> None:
+        """A call of our own in one arm's process."""
+        self._now[which].append(went)
 
     def gain(self, incumbent_us: float) -> _Gain:
-        """By how much the candidate's calls are shorter, without what the two processes take when there is none.
+        """By how much the candidate's calls are shorter, without what the two processes take for a call of our own.
 
-        What would make the candidate look better by more than processes differ is not taken away, and what the
-        incumbent's calls take beyond its own times, `incumbent_us`, is not the candidate's doing, or should not be: no
-        more if they wait for the device themselves, so that their process cannot be stopped.
+        Less counts where that differs from what it was before the candidate came: our calls may be slowed then, and
+        what all calls of a process take can be changed. What the incumbent's calls take beyond its own times,
+        `incumbent_us`, is not the candidate's doing, or should not be: no more if they wait for the device themselves,
+        so that their process cannot be stopped.
         """
-        full, empty = (_quiet(arms) for arms in (self._went, self._empty))
-        if not all((*full, *empty)):
-            return _Gain(0.0, math.inf, math.inf, 0.0, math.inf)
-        times = [[went.us for went in arm] for arm in (*full, *empty)]
-        middle, errors = [stats.median(t) for t in times], [stats.median_error(t) for t in times]
-        more = max(-_APART_US, middle[3] - middle[2])
-        seen, own = middle[1] - middle[0] - more, incumbent_us * (1 + _LONGER) + _LONGER_US + middle[2] - middle[0]
-        usual = _USUAL * math.sqrt(2) * math.hypot(errors[1], errors[3])
-        alone = math.hypot(errors[0], errors[2])
-        error = math.hypot(*errors) if seen < own else alone
-        longest = middle[0] - middle[2] + _DOUBT * alone + _APART_US + _SLACK_US
-        return _Gain(min(seen, own), error, min(error, usual), max(0.0, -more), longest)
+        quiet = [_quiet(arms) for arms in (self._went, self._known.before, self._now)]
+        if not all(times for arms in quiet for times in arms):
+            return _Gain(0.0, math.inf, math.inf, math.inf)
+        calls, before, now = ([_Middle.of(times) for times in arms] for arms in quiet)
+        seen = [_difference(calls, before), _difference(calls, now)]
+        us = min(one.us for one in seen)
+        error = (us - min(one.us - _SURE * one.error for one in seen)) / _SURE
+        call_us = calls[0].us - min(before[0].us, now[0].us) + self._known.us
+        own = incumbent_us * (1 + _LONGER) + _LONGER_US - call_us
+        alone = math.hypot(calls[0].error, before[0].error, now[0].error)
+        if us >= own:
+            us, error = own, alone
+        usual = _USUAL * math.sqrt(2) * math.hypot(calls[1].error, before[1].error, now[1].error)
+        return _Gain(us, error, min(error, usual), call_us + _DOUBT * alone + _SLACK_US)
 
 
 class _Gain(NamedTuple):
@@ -136,10 +166,26 @@ class _Gain(NamedTuple):
     """Standard error."""
     excuse: float
     """The same, with no more of the candidate's ups and downs than is usual: they are no excuse for who makes them."""
-    favour: float
-    """How much of it is what the candidate's process takes longer without a call."""
     longest: float
     """The most that a call of the candidate's can take by what was seen."""
+
+
+class _Middle(NamedTuple):
+    """A median and its standard error, in microseconds."""
+
+    us: float
+    error: float
+
+    @classmethod
+    def of(cls, went: Sequence[Went]) -> _Middle:
+        times = [one.us for one in went]
+        return cls(stats.median(times), stats.median_error(times)) if times else cls(0.0, math.inf)
+
+
+def _difference(calls: Sequence[_Middle], apart: Sequence[_Middle]) -> _Middle:
+    """By how much the candidate's calls are shorter, in processes that differ by so much anyway."""
+    us = (calls[1].us - calls[0].us) - (apart[1].us - apart[0].us)
+    return _Middle(us, math.hypot(*(one.error for one in (*calls, *apart))))
 
 
 def _quiet(arms: Sequence[Sequence[Went]]) -> list[list[Went]]:
@@ -154,22 +200,23 @@ class Audit:
     def __init__(
         self,
         lines: Sequence[Line],
+        known: Known | None,
         open_gate: OpenGate,
         effect: Callable[[float], float],
         seed: Callable[[], int],
         rng: Random,
     ) -> None:
-        """On the lines of both arms. `effect` says how far claims of calls that take so long may be off for good, see
-        `Sampler`."""
-        self._lines, self._open = lines, open_gate
+        """On the lines of both arms; no gain is one where calls of our own could not pass there, so that nothing is
+        `known`. `effect` says how far claims of calls that take so long may be off for good, see `Sampler`."""
+        self._lines, self._known, self._open = lines, known, open_gate
         self._effect, self._seed, self._random = effect, seed, rng
         self.note = ""
         self.sure = self.most = math.inf
         """The ratio of incumbent to candidate that is sure by the harness's clock, and the largest that it allows;
         infinite where nothing was looked into."""
         self.longest_us = math.inf
-        """The most that a call of the candidate's can take by that clock: who gets the device sooner than where nothing
-        is called might seem to take no time at all, which no device allows."""
+        """The most that a call of the candidate's can take by that clock: who gets the device sooner than calls of our
+        own might seem to take no time at all, which no device allows."""
 
     def look(
         self, arms: Sequence[Arm], ratio: float, outputs: list[dict[str, Any]], blame: Blame, hard: Hard
@@ -193,7 +240,7 @@ class Audit:
             )
             return []
         self.longest_us = gain.longest
-        self.sure = _ratio(incumbent, gain.us - gain.favour - _SURE * gain.error)
+        self.sure = _ratio(incumbent, gain.us - _SURE * gain.error)
         if incumbent - candidate > gain.us + _SURE * gain.excuse + _SLACK_US:
             self.most = _ratio(incumbent, gain.us)  # then the clock's own word stands
         seen_us = f"{gain.us:.2f} (±{_DOUBT * gain.error:.2f})"
@@ -217,7 +264,9 @@ class Audit:
     def _passages(
         self, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame, claimed: float, hard: Hard
     ) -> tuple[_Seen, _Gain]:
-        seen = _Seen(self._random)
+        if self._known is None:
+            raise NotShared
+        seen = _Seen(self._known, self._random)
         typical = [stats.median(arm.samples) for arm in arms]
         with ExitStack() as stack:
             gates: list[Gated] = []
@@ -225,10 +274,13 @@ class Audit:
                 with blame(arm):
                     gates.append(stack.enter_context(closing(self._open(line, outputs, max(typical), own))))
             for number in range(1, _MOST_ROUNDS + 1):
-                turns = [(which, call) for which in (0, 1) for call in (True,) * _CALLS + (False,) * _EMPTY]
+                turns = [(which, call) for which in (0, 1) for call in (True,) * _CALLS + (False,) * _KNOWN]
                 for which, call in self._random.sample(turns, len(turns)):
                     with blame(arms[which]):
-                        self._pass(which, gates[which], hard, seen) if call else _nothing(which, gates[which], seen)
+                        if call:
+                            self._pass(which, gates[which], hard, seen)
+                        else:
+                            seen.add_known(which, _at_last(gates[which].known))
                 gain = seen.gain(typical[1])
                 if _enough(gain, claimed, _AUDITED_GAIN * typical[1], number):
                     break
@@ -247,18 +299,19 @@ class Audit:
 def _enough(gain: _Gain, claimed: float, bar: float, rounds: int) -> bool:
     """Whether more rounds would narrow what is sure and change nothing: nothing would be made of it, or all that could
     be is sure already; or whether they are not worth their time."""
-    likely = gain.us - gain.favour
-    sure = likely - _SURE * gain.error
-    if claimed <= 0 or _DOUBT * gain.error < _SURE_SHARE * claimed or sure >= max(claimed + bar / 2, _CLEAR * bar):
+    sure = gain.us - _SURE * gain.error
+    if claimed <= 0 or _DOUBT * gain.error < _SURE_SHARE * claimed:
         return True
-    return rounds >= _ROUNDS and not sure < _CLEAR * bar <= likely
+    if sure >= max((1 - _SURE_SHARE) * claimed, _CLEAR * bar):
+        return True
+    return rounds >= _ROUNDS and not sure < _CLEAR * bar <= gain.us
 
 
-def _nothing(which: int, gate: Gated, seen: _Seen) -> None:
+def _at_last(passes: Callable[[], Went | None]) -> Went:
     went = None
     while went is None:
-        went = gate.nothing()
-    seen.add_nothing(which, went)
+        went = passes()
+    return went
 
 
 def _ratio(incumbent: float, gain: float) -> float:

@@ -101,6 +101,8 @@ class Candidate:
             for distribution in DISTRIBUTIONS:
                 self.call({**call, "distribution": distribution})
             self.sample({**call, "distribution": "normal", "spin_us": 10.0, "warm": False, "keep": False})
+        if isinstance(self.clock, EventClock):
+            self.clock.known()
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import or build the candidate, which may compute for `cpu_s` seconds in all."""
@@ -246,32 +248,31 @@ class Candidate:
 
     def hold(self, message: dict[str, Any]) -> dict[str, Any]:
         """Make the arguments of a call, over memory that the harness is to fill each time; see `gate`."""
-        if self._gate is None:
-            self._gate = Stream(self._shared)
         self._held = self._draw({**message, "seed": 1})
         return {"inputs": _named(self._held.buffers, on_device.named)}
 
     def enqueue(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Queue a call behind a word, or next to nothing; say where its outputs will be.
+        """Queue a call behind a word, or one of our own; say where its outputs will be.
 
         That it is over is said once another word has come, so that saying so is not in its time, or, of one that
         `tells`, at once. A process of which several streams wait sees a word 2.5 us sooner than where one does (on an
         H200): so several always do, lest calls that use several gain by it.
         """
-        assert self._gate is not None
-        assert self._held is not None
         assert not isinstance(self.clock, WallClock)
+        if self._gate is None:
+            self._gate = Stream(self._shared)
         ticket = message["ticket"]
         self._gate.wait_beside(GO_AT, ticket)
         self._gate.wait(GO_AT, ticket)
         if message["call"]:
+            assert self._held is not None
             self._laid = [self._function(*self._held.args)]  # alive until the next one: the harness reads it
         else:
-            self.clock.touch()
+            self.clock.known()
         if not message["tells"]:
             self._gate.wait(GO_AT, ticket + 1)
         self._gate.write(DONE_AT, ticket)
-        if not message["call"]:
+        if self._held is None or not message["call"]:
             return {"outputs": []}
         return {"outputs": _named(plain_outputs(self._laid[0], self._own(self._held.args), self.device), _lying)}
 

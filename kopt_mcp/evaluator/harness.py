@@ -19,7 +19,7 @@ import torch
 
 from kopt_mcp.evaluator import bench, ceilings, checks, device_state, mutants, own_files, preparing, sandbox, verify
 from kopt_mcp.evaluator.arms import Arm, Sampler
-from kopt_mcp.evaluator.audit import Audit
+from kopt_mcp.evaluator.audit import Audit, Known, known
 from kopt_mcp.evaluator.bench import WorkloadBench
 from kopt_mcp.evaluator.claimed import Claimed
 from kopt_mcp.evaluator.compare import BadReference
@@ -31,6 +31,7 @@ from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.limits import PhysicalLimits
 from kopt_mcp.evaluator.line import Line
 from kopt_mcp.evaluator.machine import only, torch_device
+from kopt_mcp.evaluator.passage import NotShared, Passage
 from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.records import (
     Ceilings,
@@ -77,6 +78,15 @@ class _Loaded:
         return (path, sha256) == (self.path, self.sha256) and not own_files.changed(self.noted)
 
 
+@dataclass(frozen=True)
+class _Outside:
+    """What the harness's own clock needs of two processes."""
+
+    lines: list[Line]
+    known: Known | None
+    """What calls of our own took there; None where they could not pass."""
+
+
 class Harness:
     """Everything that a request needs: the forking process, the shared memory, the problem, measured ceilings."""
 
@@ -111,9 +121,11 @@ class Harness:
         self._event_clock: EventClock | None = None
         self._gate = ""
         """Whether calls can pass a gate here; empty where the harness holds the clock anyway."""
+        self._known_us = 0.0
         if device != "cpu":
             self._event_clock = EventClock(here.l2_bytes)
             self._gate = preparing.outputs_on_device(self._place, self._event_clock)
+            self._known_us = self._event_clock.known_us
             preparing.triton(self._place, self.torch_device)
             self._place.spares.restock(self._spares)
 
@@ -239,7 +251,7 @@ class Harness:
         groups = checks.plan(problem, workloads, self._kind)
         with contextlib.ExitStack() as stack:
             team = [stack.enter_context(self._process(problem, source, job, spent)) for _ in range(self._team)]
-            _start(team)
+            _each(team, CandidateProcess.start)
             # Two for a benchmark, which comes next, while nothing is timed. More at once would wait for each other, and
             # it for them: a second, on an H200.
             self._place.spares.restock(min(2, self._spares))
@@ -280,11 +292,13 @@ class Harness:
             sources.append(source(job.incumbent, job.incumbent_sha256))
         with contextlib.ExitStack() as stack:
             processes = [stack.enter_context(self._process(problem, s, job, spent)) for s in sources]
-            _start(processes)
-            if self._gate:
-                processes[0].isolation["outside clock"] = self._gate
             with contextlib.ExitStack() as lines:
-                results, seen = self._time(problem, timed, processes, lines, job, observer, said)
+                _each(processes, CandidateProcess.take)
+                outside = self._outside(processes, lines, spent)
+                _each(processes, CandidateProcess.load)
+                if self._gate:
+                    processes[0].isolation["outside clock"] = self._gate
+                results, seen = self._time(problem, timed, processes, outside, job, observer, said)
             state = observer.after()
             process = processes[0]
             with spent.on("end"):
@@ -311,7 +325,7 @@ class Harness:
         problem: Problem,
         timed: list[Workload],
         processes: list[CandidateProcess],
-        stack: contextlib.ExitStack,
+        outside: _Outside | None,
         job: Job,
         observer: Observer,
         said: Said,
@@ -320,7 +334,6 @@ class Harness:
         limits = PhysicalLimits(self.ceilings(), self._place.cache_bytes, self._kind)
         checked = _RANDOM.choice(timed)  # the incumbent has been checked before: one look at it is enough
         spent = processes[0].spent
-        lines = self._lines(processes, stack)
         benches = [
             WorkloadBench(
                 problem,
@@ -330,7 +343,7 @@ class Harness:
                 limits,
                 w is checked,
                 spent,
-                self._audit(problem, w, sampler, lines) if lines else None,
+                self._audit(problem, w, sampler, outside) if outside else None,
             )
             for w, sampler in ((w, self._sampler(problem, w)) for w in timed)
         ]
@@ -367,13 +380,19 @@ class Harness:
         empty_us = preparing.empty_call_us(self._place, self._evictor)
         return Held(problem, case, self._evictor, empty_us, rng)
 
-    def _lines(self, processes: list[CandidateProcess], stack: contextlib.ExitStack) -> list[Line]:
-        """On which the harness's own clock looks at a claimed gain; none where it holds the clock anyway, or cannot."""
+    def _outside(self, processes: list[CandidateProcess], stack: contextlib.ExitStack, spent: Spent) -> _Outside | None:
+        """With what the harness's own clock looks at a claimed gain, of processes that have no candidate yet; None
+        where it holds the clock anyway, or cannot."""
         if self._gate != "on" or len(processes) < 2:
-            return []
-        return [stack.enter_context(contextlib.closing(Line(process))) for process in processes]
+            return None
+        clock, rng = self._event_clock, _RANDOM
+        assert clock is not None
+        lines = [stack.enter_context(contextlib.closing(Line(process))) for process in processes]
+        with spent.on("known calls"), contextlib.suppress(Fault, NotShared):
+            return _Outside(lines, known([Passage(line, clock).known for line in lines], self._known_us, rng))
+        return _Outside(lines, None)
 
-    def _audit(self, problem: Problem, workload: Workload, sampler: Sampler, lines: list[Line]) -> Audit:
+    def _audit(self, problem: Problem, workload: Workload, sampler: Sampler, outside: _Outside) -> Audit:
         """What looks at a claimed gain from outside."""
         driver, clock, case = self._place.driver, self._event_clock, problem.case(workload)
         assert driver is not None
@@ -382,7 +401,7 @@ class Harness:
         def opened(line: Line, outputs: list[dict[str, Any]], call_us: float, own_us: float) -> Gate:
             return Gate(line, driver, problem, case, outputs, clock, call_us, own_us)
 
-        return Audit(lines, opened, sampler.effect, bench.new_seed, _RANDOM)
+        return Audit(outside.lines, outside.known, opened, sampler.effect, bench.new_seed, _RANDOM)
 
     def _device_healthy(self) -> bool:
         """Whether a trivial kernel of our own still gives the right answer."""
@@ -412,13 +431,13 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _start(processes: list[CandidateProcess]) -> None:
-    """Start several runners at once; the first is the candidate, and its fault goes before the others'."""
+def _each(processes: list[CandidateProcess], step: Callable[[CandidateProcess], object]) -> None:
+    """A step of several runners at once; the first is the candidate, and its fault goes before the others'."""
     with ThreadPoolExecutor(len(processes)) as pool:
-        starts = [pool.submit(p.start) for p in processes]
-    for start, process in zip(starts, processes, strict=True):
+        steps = [pool.submit(step, process) for process in processes]
+    for made, process in zip(steps, processes, strict=True):
         try:
-            start.result()
+            made.result()
         except Fault as fault:
             raise (
                 fault if process.source == processes[0].source else IncumbentFault(fault.status, fault.detail)

@@ -15,10 +15,11 @@ from kopt_mcp.evaluator import on_device
 from kopt_mcp.evaluator.arms import Arm
 from kopt_mcp.evaluator.compare import Expected
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.gate import Gate, NotShared, Values
+from kopt_mcp.evaluator.gate import Gate, Values
 from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.line import Line
 from kopt_mcp.evaluator.machine import version
+from kopt_mcp.evaluator.passage import NotShared
 from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.records import TorchDevice
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all

@@ -85,16 +85,32 @@ class CandidateProcess:
         Raises:
             Fault: see `ask`.
         """
-        with self.spent.on("start"):
-            self._runner = self._place.spares.take()
-        self.isolation = self._runner.isolation
+        self.take()
         try:
-            with self.spent.on("load"):
-                self._load(self._runner)
+            self.load()
         except BaseException:
             self.close()
             raise
         return self
+
+    def take(self) -> None:
+        """A runner in which no candidate is yet.
+
+        Raises:
+            Fault: none can be had.
+        """
+        with self.spent.on("start"):
+            self._runner = self._place.spares.take()
+        self.isolation = self._runner.isolation
+
+    def load(self) -> None:
+        """Have it load the candidate.
+
+        Raises:
+            Fault: see `ask`.
+        """
+        with self.spent.on("load"):
+            self._load(self.runner)
 
     def _load(self, runner: Runner) -> None:
         if not self._cold:
