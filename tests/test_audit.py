@@ -47,13 +47,13 @@ class Open:
             return None
         return Passed(self._went(self.takes(seed), self.quiet(seed)), [self.works(seed)] if look else [])
 
-    def known(self) -> Went | None:
+    def known(self, kind: int) -> Went | None:
         self.own += 1
-        return None if self.own == self.again_at else self._went(self.known_us, True)
+        return None if self.own == self.again_at else self._went(self.known_us + 10 * (kind - 1), True)
 
-    def before(self) -> Went:
+    def before(self, kind: int) -> Went:
         """A call of our own before there was a candidate."""
-        return self._went(KNOWN_US + self.before_us - self.apart_us, True)
+        return self._went(KNOWN_US + self.before_us - self.apart_us + 10 * (kind - 1), True)
 
     def _went(self, us: float, quiet: bool) -> Went:
         us += OVERHEAD_US + self.apart_us + self._random.gauss(0.0, self.noise_us)
@@ -208,9 +208,9 @@ def test_work_that_is_restless_makes_its_own_doubt_no_excuse() -> None:
 
 
 def test_where_one_round_leaves_doubt_there_is_another_and_more_where_a_gain_is_likely() -> None:
-    quiet, noisy, unlikely = Open(8.0), Open(2.0, 25.0), Open(30.0, 10.0)
+    quiet, noisy, unlikely = Open(8.0), Open(2.0, 40.0), Open(30.0, 10.0)
     looked(quiet, Open(10.0), (8.0, 10.0))
-    looked(noisy, Open(10.0, 25.0), (2.0, 10.0))
+    looked(noisy, Open(10.0, 40.0), (2.0, 10.0))
     with pytest.raises(Fault, match="of which the harness's own clock sees"):
         looked(unlikely, Open(10.0, 10.0), (8.0, 10.0))
     assert [len(one.passed) for one in (quiet, unlikely, noisy)] == [8, 8 * 8, 24 * 8]
@@ -236,8 +236,8 @@ def test_where_all_that_is_claimed_is_seen_for_sure_nobody_looks_again() -> None
 
 def test_our_own_calls_pass_before_until_what_they_take_is_known_well_enough() -> None:
     quiet, usual, noisy = ([Open(8.0, noise), Open(10.0, noise)] for noise in (0.01, 0.55, 10.0))
-    counts = [[len(arm) for arm in before(lines).before] for lines in (quiet, usual, noisy)]
-    assert counts == [[24, 24], [24, 24], [96, 96]]
+    counts = [[{len(kind) for kind in arm} for arm in before(lines).before] for lines in (quiet, usual, noisy)]
+    assert counts == [[{9}, {9}], [{9}, {9}], [{36}, {36}]]
 
 
 def test_a_gain_that_chance_makes_of_none_is_looked_for_and_not_held_against_anybody() -> None:
@@ -268,7 +268,7 @@ def test_a_call_that_must_be_tried_again_gets_other_values() -> None:
     candidate.again_at = 3
     _, timed = looked(candidate, Open(10.0), (5.0, 10.0))
     assert len(set(candidate.passed)) == len(candidate.passed) == 9
-    assert candidate.own == 9, "and so does one of our own"
+    assert candidate.own == 10, "and so does one of our own"
     assert candidate.passed[2] not in [t.seed for t in timed]
 
 

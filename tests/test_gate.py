@@ -86,7 +86,7 @@ class Process:
         self.made = torch.zeros_like(self.held.args[0])
         self.waiting: dict[int, bool] = {}
         self.log: list[str] = []
-        self.runs, self.tells, self.woken = True, False, False
+        self.runs, self.tells, self.woken, self.alone = True, False, False, False
 
     def close(self) -> None:
         self.channel.close()
@@ -130,10 +130,10 @@ class Process:
         assert op == "hold"
         return checked(op, {"inputs": [described(b) for b in self.held.buffers]})
 
-    def begin(self, op: str, ticket: int, call: bool, tells: bool) -> None:
+    def begin(self, op: str, alone: bool, ticket: int, known: int | None, tells: bool) -> None:
         assert not self.waiting, "the call before has never gone"
-        self.made, self.tells = torch.zeros_like(self.held.args[0]), tells
-        self.waiting = {ticket: call}
+        self.made, self.tells, self.alone = torch.zeros_like(self.held.args[0]), tells, alone
+        self.waiting = {ticket: known is None}
         if self.queues:
             self._theirs.send(b"x")
 
@@ -243,13 +243,23 @@ def test_a_call_of_our_own_passes_before_there_is_a_candidate(made: Callable[...
         raise AssertionError("no candidate's is to be called")
 
     process = made(works)
-    own = Passage(Line(process), Clock(process.log))  # type: ignore[arg-type]
+    own = Passage(Line(process), Clock(process.log), candidate=False)  # type: ignore[arg-type]
     process.log.clear()
-    assert own.known() is not None
-    assert process.log == ["stopped", *WENT, "released"]
+    assert own.known(2) is not None
+    assert (process.log, process.alone) == (WENT, False), "there is nobody to be stopped"
     process.queues = False
     with pytest.raises(Fault, match="does not queue a call that is not its candidate's"):
-        own.known()
+        own.known(0)
+
+
+def test_a_call_of_our_own_passes_between_a_candidates_while_its_process_is_stopped(
+    made: Callable[..., Process],
+) -> None:
+    process = made()
+    gate = opened(process, Device())
+    process.log.clear()
+    assert gate.known(1) is not None
+    assert (process.log, process.alone) == (["stopped", *WENT, "released"], True)
 
 
 def test_a_device_that_was_never_away_tells_no_time_and_after_some_of_these_calls_say_themselves_that_they_are_over(
@@ -271,7 +281,7 @@ def test_a_device_that_rests_before_a_call_can_be_over_had_changed_hands_and_the
 ) -> None:
     process = made()
     gate = opened(process, Device(), own_us=1e9)
-    assert gate.known() is not None, "one of our own may"
+    assert gate.known(0) is not None, "one of our own may"
     assert [gate.through(Values(seed), True) for seed in range(13)] == [None] * 13
     process.log.clear()
     assert gate.through(Values(13), True) is not None
@@ -515,17 +525,17 @@ def test_a_runner_queues_a_call_behind_a_word_and_says_where_the_outputs_lie(
         one = Candidate("cpu", 1 << 12, shared)
         called: list[torch.Tensor] = []
         touched: list[int] = []
-        one._made_clock = SimpleNamespace(known=lambda: touched.append(1))  # type: ignore[assignment]
+        one._made_clock = SimpleNamespace(known=touched.append)  # type: ignore[assignment]
         one._function = lambda x: called.append(x) or made_by(x)  # type: ignore[func-returns-value]
         spec = {"kind": "normal", "shape": [3, 5], "dtype": "float32", "args": {"scale": 1.0, "shift": 0.0}}
         one.workload({"inputs": [{"spec": spec}], "params": {}, "outputs": [], "literals": []})
         assert len(one.hold({"distribution": "normal", "layout": "contiguous"})["inputs"]) == 1
-        assert one.enqueue({"ticket": 5, "call": False, "tells": True})["outputs"] == []
-        assert (touched, called) == ([1], [])
+        assert one.enqueue({"ticket": 5, "known": 2, "tells": True})["outputs"] == []
+        assert (touched, called) == ([2], [])
         assert one._gate.log == [("wait beside", GO_AT, 5), ("wait", GO_AT, 5), ("write", DONE_AT, 5)]
-        told = one.enqueue({"ticket": 7, "call": True, "tells": False})["outputs"]
+        told = one.enqueue({"ticket": 7, "known": None, "tells": False})["outputs"]
         assert one._gate.log[4:] == [("wait", GO_AT, 7), ("wait", GO_AT, 8), ("write", DONE_AT, 7)]
-        assert touched == [1]
+        assert touched == [2]
         gate = object.__new__(Gate)
         gate._driver, gate._maps = device, {}
         place = gate._place(told[0])

@@ -10,6 +10,7 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
@@ -20,15 +21,17 @@ from kopt_mcp.evaluator.gate import Passed, Values
 from kopt_mcp.evaluator.line import Line
 from kopt_mcp.evaluator.passage import NotShared, Went
 from kopt_mcp.evaluator.records import RESOLUTION_US
+from kopt_mcp.evaluator.timing import KINDS
 
 _AUDITED_GAIN = 0.01
 """Share of the incumbent's time that no gain is made of: the bar for accepting one is 1 %."""
 _SEEN_SHARE = 0.7
 """Least share of it that must be seen."""
-_CALLS, _KNOWN = 8, 8
-"""How many calls of each arm pass in a round, and how many of our own in its process."""
-_BEFORE, _MOST_BEFORE, _BEFORE_US = 24, 96, 0.2
-"""How many of our own pass at least and at most before it gets its candidate, and the standard error that is enough."""
+_CALLS, _KNOWN = 8, 3
+"""How many calls of each arm pass in a round, and how many of each kind of our own in its process."""
+_BEFORE, _MOST_BEFORE, _BEFORE_US = 9, 36, 0.2
+"""How many of each kind pass at least and at most before it gets its candidate, and the standard error that is enough
+of their average."""
 _SURE_SHARE = 0.1
 """No more rounds are needed where the doubt is below this share of the gain, or all but this share of it is sure."""
 _ROUNDS, _MOST_ROUNDS = 8, 24
@@ -61,7 +64,7 @@ class Gated(Protocol):
     def through(self, values: Values, look: bool) -> Passed | None:
         """Let a call pass; None where it needs to be tried again, on other values."""
 
-    def known(self) -> Went | None:
+    def known(self, kind: int) -> Went | None:
         """The same with a call of our own; None where it needs to be tried again."""
 
     def close(self) -> None:
@@ -76,27 +79,31 @@ Hard = Callable[[], str]
 """A distribution on which short cuts show."""
 
 
+Kinds = Sequence[Sequence[Went]]
+"""Calls of our own in one process, by kind."""
+
+
 class Known(NamedTuple):
-    """Calls of our own kernel in the processes of both arms."""
+    """Calls of our own in the processes of both arms."""
 
     us: float
-    """What one takes by itself."""
-    before: Sequence[Sequence[Went]]
+    """What they take by themselves on average."""
+    before: Sequence[Kinds]
     """What they took before the processes got their candidates."""
 
 
-def known(arms: Sequence[Callable[[], Went | None]], us: float, rng: Random) -> Known:
+def known(arms: Sequence[Callable[[int], Went | None]], us: float, rng: Random) -> Known:
     """Have calls of our own pass in every arm, in random order.
 
     Raises:
         NotShared; Fault: a process failed.
     """
-    went: list[list[Went]] = [[] for _ in arms]
+    went: list[list[list[Went]]] = [[[] for _ in range(KINDS)] for _ in arms]
     for count in (_BEFORE, *(_KNOWN,) * ((_MOST_BEFORE - _BEFORE) // _KNOWN)):
-        turns = [which for which in range(len(arms)) for _ in range(count)]
-        for which in rng.sample(turns, len(turns)):
-            went[which].append(_at_last(arms[which]))
-        if max(_Middle.of(quiet).error for quiet in _quiet(went)) <= _BEFORE_US:
+        turns = [(which, kind) for which in range(len(arms)) for kind in range(KINDS) for _ in range(count)]
+        for which, kind in rng.sample(turns, len(turns)):
+            went[which][kind].append(_at_last(partial(arms[which], kind)))
+        if max(one.error for one in _averages(went)) <= _BEFORE_US:
             break
     return Known(us, went)
 
@@ -107,7 +114,7 @@ class _Seen:
     def __init__(self, known: Known, rng: Random) -> None:
         self._random, self._known = rng, known
         self._went: list[list[Went]] = [[], []]
-        self._now: list[list[Went]] = [[], []]
+        self._now: list[list[list[Went]]] = [[[] for _ in range(KINDS)] for _ in range(2)]
         self._first: list[Timed] = []
         self._hard: list[Timed] = []
         self._any: Timed | None = None
@@ -130,22 +137,22 @@ class _Seen:
             if self._random.randrange(len(self._went[0])) == 0:
                 self._any = timed
 
-    def add_known(self, which: int, went: Went) -> None:
+    def add_known(self, which: int, kind: int, went: Went) -> None:
         """A call of our own in one arm's process."""
-        self._now[which].append(went)
+        self._now[which][kind].append(went)
 
     def gain(self, incumbent_us: float) -> _Gain:
-        """By how much the candidate's calls are shorter, without what the two processes take for a call of our own.
+        """By how much the candidate's calls are shorter, without what the two processes take for calls of our own.
 
         Less counts where that differs from what it was before the candidate came: our calls may be slowed then, and
         what all calls of a process take can be changed. What the incumbent's calls take beyond its own times,
         `incumbent_us`, is not the candidate's doing, or should not be: no more if they wait for the device themselves,
         so that their process cannot be stopped.
         """
-        quiet = [_quiet(arms) for arms in (self._went, self._known.before, self._now)]
-        if not all(times for arms in quiet for times in arms):
+        calls = [_Middle.of(went) for went in _quiet(self._went)]
+        before, now = _averages(self._known.before), _averages(self._now)
+        if math.inf in (one.error for one in (*calls, *before, *now)):
             return _Gain(0.0, math.inf, math.inf, math.inf)
-        calls, before, now = ([_Middle.of(times) for times in arms] for arms in quiet)
         seen = [_difference(calls, before), _difference(calls, now)]
         us = min(one.us for one in seen)
         error = (us - min(one.us - _SURE * one.error for one in seen)) / _SURE
@@ -182,16 +189,25 @@ class _Middle(NamedTuple):
         return cls(stats.median(times), stats.median_error(times)) if times else cls(0.0, math.inf)
 
 
+def _averages(arms: Sequence[Kinds]) -> list[_Middle]:
+    """Of all kinds of calls in each process: no one tells what another call takes there."""
+    of_kinds = [[_Middle.of(went) for went in _quiet(kinds)] for kinds in arms]
+    return [
+        _Middle(sum(one.us for one in kinds) / KINDS, math.hypot(*(one.error for one in kinds)) / KINDS)
+        for kinds in of_kinds
+    ]
+
+
 def _difference(calls: Sequence[_Middle], apart: Sequence[_Middle]) -> _Middle:
     """By how much the candidate's calls are shorter, in processes that differ by so much anyway."""
     us = (calls[1].us - calls[0].us) - (apart[1].us - apart[0].us)
     return _Middle(us, math.hypot(*(one.error for one in (*calls, *apart))))
 
 
-def _quiet(arms: Sequence[Sequence[Went]]) -> list[list[Went]]:
-    """What went while the device did nothing else, by how long filling and evicting took before at best, in any arm."""
-    least = min((went.cleared_us for arm in arms for went in arm), default=0.0)
-    return [[went for went in arm if went.cleared_us <= _QUIET * least + _QUIET_US] for arm in arms]
+def _quiet(several: Sequence[Sequence[Went]]) -> list[list[Went]]:
+    """What went while the device did nothing else, by how long filling and evicting took before at best, in any."""
+    least = min((went.cleared_us for one in several for went in one), default=0.0)
+    return [[went for went in one if went.cleared_us <= _QUIET * least + _QUIET_US] for one in several]
 
 
 class Audit:
@@ -274,13 +290,14 @@ class Audit:
                 with blame(arm):
                     gates.append(stack.enter_context(closing(self._open(line, outputs, max(typical), own))))
             for number in range(1, _MOST_ROUNDS + 1):
-                turns = [(which, call) for which in (0, 1) for call in (True,) * _CALLS + (False,) * _KNOWN]
-                for which, call in self._random.sample(turns, len(turns)):
+                kinds = [None] * _CALLS + [*range(KINDS)] * _KNOWN
+                turns = [(which, kind) for which in (0, 1) for kind in kinds]
+                for which, kind in self._random.sample(turns, len(turns)):
                     with blame(arms[which]):
-                        if call:
+                        if kind is None:
                             self._pass(which, gates[which], hard, seen)
                         else:
-                            seen.add_known(which, _at_last(gates[which].known))
+                            seen.add_known(which, kind, _at_last(partial(gates[which].known, kind)))
                 gain = seen.gain(typical[1])
                 if _enough(gain, claimed, _AUDITED_GAIN * typical[1], number):
                     break

@@ -22,7 +22,7 @@ from kopt_mcp.evaluator.loading import imported
 from kopt_mcp.evaluator.operators import computing, dispatched, kernel_rows
 from kopt_mcp.evaluator.outbox import COUNT, FAILED, TOKEN_BYTES, Outbox, dtype_name, view, where
 from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT, Stream
-from kopt_mcp.evaluator.timing import EventClock, WallClock, clock_for
+from kopt_mcp.evaluator.timing import KINDS, EventClock, WallClock, clock_for
 from kopt_mcp.evaluator.watching import (
     Poison,
     Structure,
@@ -102,7 +102,8 @@ class Candidate:
                 self.call({**call, "distribution": distribution})
             self.sample({**call, "distribution": "normal", "spin_us": 10.0, "warm": False, "keep": False})
         if isinstance(self.clock, EventClock):
-            self.clock.known()
+            for kind in range(KINDS):
+                self.clock.known(kind)
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import or build the candidate, which may compute for `cpu_s` seconds in all."""
@@ -264,15 +265,15 @@ class Candidate:
         ticket = message["ticket"]
         self._gate.wait_beside(GO_AT, ticket)
         self._gate.wait(GO_AT, ticket)
-        if message["call"]:
+        if message["known"] is None:
             assert self._held is not None
             self._laid = [self._function(*self._held.args)]  # alive until the next one: the harness reads it
         else:
-            self.clock.known()
+            self.clock.known(message["known"])
         if not message["tells"]:
             self._gate.wait(GO_AT, ticket + 1)
         self._gate.write(DONE_AT, ticket)
-        if self._held is None or not message["call"]:
+        if self._held is None or message["known"] is not None:
             return {"outputs": []}
         return {"outputs": _named(plain_outputs(self._laid[0], self._own(self._held.args), self.device), _lying)}
 

@@ -107,9 +107,9 @@ class Gate:
         self._process.ask("drain")  # nothing may be left on the device that the other's calls would wait for
         return passed
 
-    def known(self) -> Went | None:
+    def known(self, kind: int) -> Went | None:
         """What a call of our own takes in this process now; see `Passage.known`."""
-        return self._passage.known()
+        return self._passage.known(kind)
 
     def _stopped_call(self, drawn: Guarded, look: bool) -> Passed | None:
         """While its process is stopped."""

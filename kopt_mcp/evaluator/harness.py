@@ -389,7 +389,8 @@ class Harness:
         assert clock is not None
         lines = [stack.enter_context(contextlib.closing(Line(process))) for process in processes]
         with spent.on("known calls"), contextlib.suppress(Fault, NotShared):
-            return _Outside(lines, known([Passage(line, clock).known for line in lines], self._known_us, rng))
+            passages = [Passage(line, clock, candidate=False) for line in lines]
+            return _Outside(lines, known([one.known for one in passages], self._known_us, rng))
         return _Outside(lines, None)
 
     def _audit(self, problem: Problem, workload: Workload, sampler: Sampler, outside: _Outside) -> Audit:

@@ -7,8 +7,8 @@ its kernel had run, and nothing that the runner queues before its call or behind
 out there would look like a gain.
 
 All that takes some 300 us more than the call, which differs between processes by up to 3 us for as long as they live
-(on an H200; no two contexts are the same to the device): what it is in one, a call of a kernel of our own tells, best
-before any candidate is there.
+(on an H200; no two contexts are the same to the device): what it is in one, calls of our own tell, best before any
+candidate is there.
 
 Launching is not in a time, since it came before. A call about as long as a time slice of the device (`_LONG_US`) must
 say itself that it is over, since the device would be had back in the midst of it: what it could save by saying so early
@@ -85,22 +85,23 @@ class NotShared(Exception):
 class Passage:
     """Lets what one process has queued have the device, and has it back."""
 
-    def __init__(self, line: Line, clock: Clears, call_us: float = 0.0) -> None:
-        """For calls that are said to take up to `call_us`."""
+    def __init__(self, line: Line, clock: Clears, call_us: float = 0.0, candidate: bool = True) -> None:
+        """For calls that are said to take up to `call_us`; where there is no `candidate` yet, nothing is stopped."""
         self.process, self._line, self._clock = line.process, line, clock
+        self._candidate = candidate
         self._most_s = _MOST_S + _PATIENCE * call_us * 1e-6
         self._tells = call_us > _LONG_US
         """Whether a call says itself that it is over, and the device is wanted back then."""
         self._lost = 0
         """How many passes in a row told no time, because of the harness."""
 
-    def known(self) -> Went | None:
-        """What a call of our own kernel takes; None where that was not seen.
+    def known(self, kind: int) -> Went | None:
+        """What a call of our own takes, see `EventClock.known`; None where that was not seen.
 
         Raises:
             NotShared; Fault: the process failed.
         """
-        with self.queued(QUEUED_S, call=False) as (ticket, queued):
+        with self.queued(QUEUED_S, kind) as (ticket, queued):
             if not queued:
                 raise Fault("SUSPECT", "its process does not queue a call that is not its candidate's")
             self.process.answer("enqueue")
@@ -109,11 +110,11 @@ class Passage:
         return self.went(gone)
 
     @contextmanager
-    def queued(self, longest_s: float, call: bool = True) -> Iterator[tuple[int, bool]]:
-        """Have a call queued, the candidate's or ours: its ticket, and whether it is. In the end all that is queued
-        goes."""
+    def queued(self, longest_s: float, known: int | None = None) -> Iterator[tuple[int, bool]]:
+        """Have a call queued, the candidate's or one of our own: its ticket, and whether it is. In the end all that is
+        queued goes."""
         ticket = self._line.ticket()
-        self.process.begin("enqueue", ticket=ticket, call=call, tells=self._tells)
+        self.process.begin("enqueue", self._candidate, ticket=ticket, known=known, tells=self._tells)
         queued = bool(select.select([self.process.runner.channel.fileno()], [], [], longest_s)[0])
         try:
             yield ticket, queued
@@ -127,6 +128,9 @@ class Passage:
         Raises:
             Fault: `CHEATED`, one of them went on.
         """
+        if not self._candidate:
+            yield
+            return
         turn, pid = self.process.turn, self.process.runner.pid
         strays = turn.freeze(pid)
         try:
