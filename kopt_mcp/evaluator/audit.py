@@ -34,10 +34,11 @@ _BEFORE, _MOST_BEFORE, _BEFORE_US = 9, 36, 0.2
 of their average."""
 _SURE_SHARE = 0.1
 """No more rounds are needed where the doubt is below this share of the gain, or all but this share of it is sure."""
-_ROUNDS, _MOST_ROUNDS = 8, 24
-"""The most rounds, and the most of a gain that is one by what is seen of it, and not for sure yet."""
+_ROUNDS, _PAIRS = 8, 3
+"""The most rounds in one pair of processes, and the most pairs where a gain is one by what is seen of it, and not for
+sure yet: what our own calls do not tell of a process is different in each, and no more rounds narrow it."""
 _CLEAR = 1.1
-"""How many times the bar a gain has to be to be worth more rounds, and has to be sure to need none."""
+"""How many times the bar a gain has to be to be worth another pair, and has to be sure to need none."""
 _COMPARED = 2
 """How many of the candidate's calls have their outputs compared, besides one that chance chooses: those after which the
 device rested first, since a call that left work out is among them."""
@@ -49,8 +50,8 @@ _QUIET, _QUIET_US = 1.15, 3.0
 _LONGER_US, _LONGER = 5.0, 0.05
 """How much longer than by its own clock the incumbent's calls may take here, and which share of their time. More is
 made by something else on the device, as by work that the candidate has left there, and is no gain."""
-_SLACK_US = 1.0
-"""How far what is seen may be off for good."""
+_UNTOLD_US, _SLACK_US = 0.25, 1.0
+"""How far what is seen in one pair of processes is off for good (one sigma), and may be."""
 _USUAL = 2.0
 """How many times as uncertain as the incumbent's the candidate's times may honestly be."""
 _BY = "by the harness's own clock"
@@ -73,6 +74,8 @@ class Gated(Protocol):
 
 OpenGate = Callable[[Line, list[dict[str, Any]], float, float], Gated]
 """On a line, for what the reference returns, and calls that are said to take so long in either arm, and in this one."""
+Pairs = Callable[[int], "Pair | None"]
+"""The pairs of processes in which the arms have been called on the workload, by number; None where there is no room."""
 Blame = Callable[[Arm], AbstractContextManager[None]]
 """In which what goes wrong is an arm's fault."""
 Hard = Callable[[], str]
@@ -106,6 +109,14 @@ def known(arms: Sequence[Callable[[int], Went | None]], us: float, rng: Random) 
         if max(one.error for one in _averages(went)) <= _BEFORE_US:
             break
     return Known(us, went)
+
+
+class Pair(NamedTuple):
+    """The processes of both arms, as the harness's own clock needs them."""
+
+    lines: Sequence[Line]
+    known: Known | None
+    """None where calls of our own could not pass."""
 
 
 class _Seen:
@@ -144,18 +155,15 @@ class _Seen:
     def gain(self, incumbent_us: float) -> _Gain:
         """By how much the candidate's calls are shorter, without what the two processes take for calls of our own.
 
-        Less counts where that differs from what it was before the candidate came: our calls may be slowed then, and
-        what all calls of a process take can be changed. What the incumbent's calls take beyond its own times,
-        `incumbent_us`, is not the candidate's doing, or should not be: no more if they wait for the device themselves,
-        so that their process cannot be stopped.
+        What the incumbent's calls take beyond its own times, `incumbent_us`, is not the candidate's doing, or should
+        not be: no more if they wait for the device themselves, so that their process cannot be stopped.
         """
         calls = [_Middle.of(went) for went in _quiet(self._went)]
         before, now = _averages(self._known.before), _averages(self._now)
         if math.inf in (one.error for one in (*calls, *before, *now)):
             return _Gain(0.0, math.inf, math.inf, math.inf)
-        seen = [_difference(calls, before), _difference(calls, now)]
-        us = min(one.us for one in seen)
-        error = (us - min(one.us - _SURE * one.error for one in seen)) / _SURE
+        us, error = _apart(before, now)
+        us, error = calls[1].us - calls[0].us - us, math.hypot(error, *(one.error for one in calls))
         call_us = calls[0].us - min(before[0].us, now[0].us) + self._known.us
         own = incumbent_us * (1 + _LONGER) + _LONGER_US - call_us
         alone = math.hypot(calls[0].error, before[0].error, now[0].error)
@@ -175,6 +183,20 @@ class _Gain(NamedTuple):
     """The same, with no more of the candidate's ups and downs than is usual: they are no excuse for who makes them."""
     longest: float
     """The most that a call of the candidate's can take by what was seen."""
+
+    @property
+    def sure(self) -> float:
+        """What there is of it for sure; it may be less than nothing."""
+        return self.us - _SURE * self.error
+
+    @classmethod
+    def average(cls, gains: Sequence[_Gain]) -> _Gain:
+        """Of what was seen in several pairs of processes, with the doubt that our own calls leave of each."""
+        count = len(gains)
+        us, longest = (sum(values) / count for values in ([g.us for g in gains], [g.longest for g in gains]))
+        untold = _UNTOLD_US * math.sqrt(count)
+        error, excuse = (math.hypot(untold, *v) / count for v in ([g.error for g in gains], [g.excuse for g in gains]))
+        return cls(us, error, excuse, longest)
 
 
 class _Middle(NamedTuple):
@@ -198,10 +220,18 @@ def _averages(arms: Sequence[Kinds]) -> list[_Middle]:
     ]
 
 
-def _difference(calls: Sequence[_Middle], apart: Sequence[_Middle]) -> _Middle:
-    """By how much the candidate's calls are shorter, in processes that differ by so much anyway."""
-    us = (calls[1].us - calls[0].us) - (apart[1].us - apart[0].us)
-    return _Middle(us, math.hypot(*(one.error for one in (*calls, *apart))))
+def _apart(before: Sequence[_Middle], now: Sequence[_Middle]) -> _Middle:
+    """By how much calls take longer in the incumbent's process, whatever is called.
+
+    The average, unless the candidate changed that: then what leaves it less of a gain. Its own calls' ups and downs are
+    no excuse for more doubt than is usual.
+    """
+    then, since = (arms[1].us - arms[0].us for arms in (before, now))
+    doubt = math.hypot(*(one.error for one in (*before, *now)))
+    usual = _USUAL * math.hypot(before[0].error, before[1].error, math.sqrt(2) * now[1].error)
+    if abs(then - since) <= _SURE * min(doubt, usual):
+        return _Middle((then + since) / 2, doubt / 2)
+    return _Middle(max(then, since), doubt)
 
 
 def _quiet(several: Sequence[Sequence[Went]]) -> list[list[Went]]:
@@ -215,16 +245,14 @@ class Audit:
 
     def __init__(
         self,
-        lines: Sequence[Line],
-        known: Known | None,
+        pairs: Pairs,
         open_gate: OpenGate,
         effect: Callable[[float], float],
         seed: Callable[[], int],
         rng: Random,
     ) -> None:
-        """On the lines of both arms; no gain is one where calls of our own could not pass there, so that nothing is
-        `known`. `effect` says how far claims of calls that take so long may be off for good, see `Sampler`."""
-        self._lines, self._known, self._open = lines, known, open_gate
+        """`effect` says how far claims of calls that take so long may be off for good, see `Sampler`."""
+        self._pairs, self._open = pairs, open_gate
         self._effect, self._seed, self._random = effect, seed, rng
         self.note = ""
         self.sure = self.most = math.inf
@@ -248,19 +276,21 @@ class Audit:
             return []
         claimed = self._claimed(candidate, incumbent, arms)
         try:
-            seen, gain = self._passages(arms, outputs, blame, claimed, hard)
+            compared, gains = self._looks(arms, outputs, blame, claimed, hard)
         except NotShared:
             self.sure = self.most = 1.0
             self.note = (
                 f"no gain is seen {_BY}: its memory, the incumbent's or the device cannot be had as it has to be"
             )
             return []
+        gain = _Gain.average(gains)
         self.longest_us = gain.longest
-        self.sure = _ratio(incumbent, gain.us - _SURE * gain.error)
+        self.sure = _ratio(incumbent, gain.sure)
         if incumbent - candidate > gain.us + _SURE * gain.excuse + _SLACK_US:
             self.most = _ratio(incumbent, gain.us)  # then the clock's own word stands
         seen_us = f"{gain.us:.2f} (±{_DOUBT * gain.error:.2f})"
         self.note = f"{seen_us} of {max(claimed, 0):.2f} us gained for sure are seen {_BY}"
+        self.note += f", in {len(gains)} pairs of processes" if len(gains) > 1 else ""
         most = gain.us + _DOUBT * gain.excuse + _SLACK_US
         if most < _SEEN_SHARE * claimed:
             text = (
@@ -268,7 +298,7 @@ class Audit:
             )
             with blame(arms[0]):
                 raise Fault("SUSPECT", f"{text}, or {most:.2f} us at the most")
-        return seen.compared
+        return compared
 
     def _claimed(self, candidate: float, incumbent: float, arms: Sequence[Arm]) -> float:
         """The gain in microseconds that is claimed beyond what chance makes of none; it may be nothing, or less."""
@@ -277,21 +307,37 @@ class Audit:
         )
         return incumbent - candidate - chance - _AUDITED_GAIN * incumbent
 
-    def _passages(
+    def _looks(
         self, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame, claimed: float, hard: Hard
+    ) -> tuple[list[Timed], list[_Gain]]:
+        """In as many pairs of processes as there need to be: calls to be compared, and what was seen in each."""
+        bar = _AUDITED_GAIN * stats.median(arms[1].samples)
+        compared: list[Timed] = []
+        gains: list[_Gain] = []
+        in_doubt = True
+        while in_doubt and len(gains) < _PAIRS and (pair := self._pairs(len(gains))) is not None:
+            seen, gain = self._look(pair, arms, outputs, blame, claimed, hard)
+            compared += seen.compared
+            gains.append(gain)
+            likely = _Gain.average(gains)
+            in_doubt = claimed > 0 and likely.sure < _CLEAR * bar <= likely.us + _SLACK_US
+        return compared, gains
+
+    def _look(
+        self, pair: Pair, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame, claimed: float, hard: Hard
     ) -> tuple[_Seen, _Gain]:
-        if self._known is None:
+        if pair.known is None:
             raise NotShared
-        seen = _Seen(self._known, self._random)
+        seen = _Seen(pair.known, self._random)
         typical = [stats.median(arm.samples) for arm in arms]
+        kinds = [None] * _CALLS + [*range(KINDS)] * _KNOWN
+        turns = [(which, kind) for which in (0, 1) for kind in kinds]
         with ExitStack() as stack:
             gates: list[Gated] = []
-            for line, arm, own in zip(self._lines, arms, typical, strict=True):
+            for line, arm, own in zip(pair.lines, arms, typical, strict=True):
                 with blame(arm):
                     gates.append(stack.enter_context(closing(self._open(line, outputs, max(typical), own))))
-            for number in range(1, _MOST_ROUNDS + 1):
-                kinds = [None] * _CALLS + [*range(KINDS)] * _KNOWN
-                turns = [(which, kind) for which in (0, 1) for kind in kinds]
+            for _ in range(_ROUNDS):
                 for which, kind in self._random.sample(turns, len(turns)):
                     with blame(arms[which]):
                         if kind is None:
@@ -299,7 +345,7 @@ class Audit:
                         else:
                             seen.add_known(which, kind, _at_last(partial(gates[which].known, kind)))
                 gain = seen.gain(typical[1])
-                if _enough(gain, claimed, _AUDITED_GAIN * typical[1], number):
+                if _enough(gain, claimed, _AUDITED_GAIN * typical[1]):
                     break
         return seen, gain
 
@@ -313,15 +359,12 @@ class Audit:
         seen.add(which, values, passed)
 
 
-def _enough(gain: _Gain, claimed: float, bar: float, rounds: int) -> bool:
+def _enough(gain: _Gain, claimed: float, bar: float) -> bool:
     """Whether more rounds would narrow what is sure and change nothing: nothing would be made of it, or all that could
-    be is sure already; or whether they are not worth their time."""
-    sure = gain.us - _SURE * gain.error
-    if claimed <= 0 or _DOUBT * gain.error < _SURE_SHARE * claimed:
+    be is sure already, or what they narrow is small beside what they do not."""
+    if claimed <= 0 or _DOUBT * gain.error < _SURE_SHARE * claimed or _SURE * gain.error < _UNTOLD_US:
         return True
-    if sure >= max((1 - _SURE_SHARE) * claimed, _CLEAR * bar):
-        return True
-    return rounds >= _ROUNDS and not sure < _CLEAR * bar <= gain.us
+    return gain.sure >= (1 - _SURE_SHARE) * claimed and _Gain.average([gain]).sure >= _CLEAR * bar
 
 
 def _at_last(passes: Callable[[], Went | None]) -> Went:

@@ -9,8 +9,8 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 
 from kopt_mcp.evaluator import bench, ceilings, checks, device_state, mutants, own_files, preparing, sandbox, verify
 from kopt_mcp.evaluator.arms import Arm, Sampler
-from kopt_mcp.evaluator.audit import Audit, Known, known
+from kopt_mcp.evaluator.audit import Audit
 from kopt_mcp.evaluator.bench import WorkloadBench
 from kopt_mcp.evaluator.claimed import Claimed
 from kopt_mcp.evaluator.compare import BadReference
@@ -31,7 +31,7 @@ from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.limits import PhysicalLimits
 from kopt_mcp.evaluator.line import Line
 from kopt_mcp.evaluator.machine import only, torch_device
-from kopt_mcp.evaluator.passage import NotShared, Passage
+from kopt_mcp.evaluator.pairs import Pairs, each
 from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.records import (
     Ceilings,
@@ -76,15 +76,6 @@ class _Loaded:
     def still(self, path: str, sha256: str) -> bool:
         """Whether it is the one in this file, and all that it has imported is as it was."""
         return (path, sha256) == (self.path, self.sha256) and not own_files.changed(self.noted)
-
-
-@dataclass(frozen=True)
-class _Outside:
-    """What the harness's own clock needs of two processes."""
-
-    lines: list[Line]
-    known: Known | None
-    """What calls of our own took there; None where they could not pass."""
 
 
 class Harness:
@@ -251,7 +242,7 @@ class Harness:
         groups = checks.plan(problem, workloads, self._kind)
         with contextlib.ExitStack() as stack:
             team = [stack.enter_context(self._process(problem, source, job, spent)) for _ in range(self._team)]
-            _each(team, CandidateProcess.start)
+            each(team, CandidateProcess.start)
             # Two for a benchmark, which comes next, while nothing is timed. More at once would wait for each other, and
             # it for them: a second, on an H200.
             self._place.spares.restock(min(2, self._spares))
@@ -292,13 +283,17 @@ class Harness:
             sources.append(source(job.incumbent, job.incumbent_sha256))
         with contextlib.ExitStack() as stack:
             processes = [stack.enter_context(self._process(problem, s, job, spent)) for s in sources]
-            with contextlib.ExitStack() as lines:
-                _each(processes, CandidateProcess.take)
-                outside = self._outside(processes, lines, spent)
-                _each(processes, CandidateProcess.load)
+            with contextlib.ExitStack() as watched:
+                audits = None
+                if self._gate == "on" and len(processes) == 2:
+                    pairs = self._pairs(watched, lambda: [self._process(problem, s, job, spent) for s in sources])
+                    pairs.start(processes)
+                    audits = partial(self._audit, problem, pairs)
+                else:
+                    each(processes, CandidateProcess.start)
                 if self._gate:
                     processes[0].isolation["outside clock"] = self._gate
-                results, seen = self._time(problem, timed, processes, outside, job, observer, said)
+                results, seen = self._time(problem, timed, processes, audits, job, observer, said)
             state = observer.after()
             process = processes[0]
             with spent.on("end"):
@@ -325,7 +320,7 @@ class Harness:
         problem: Problem,
         timed: list[Workload],
         processes: list[CandidateProcess],
-        outside: _Outside | None,
+        audits: Callable[[Workload, Sampler], Audit] | None,
         job: Job,
         observer: Observer,
         said: Said,
@@ -343,7 +338,7 @@ class Harness:
                 limits,
                 w is checked,
                 spent,
-                self._audit(problem, w, sampler, outside) if outside else None,
+                audits(w, sampler) if audits else None,
             )
             for w, sampler in ((w, self._sampler(problem, w)) for w in timed)
         ]
@@ -380,20 +375,11 @@ class Harness:
         empty_us = preparing.empty_call_us(self._place, self._evictor)
         return Held(problem, case, self._evictor, empty_us, rng)
 
-    def _outside(self, processes: list[CandidateProcess], stack: contextlib.ExitStack, spent: Spent) -> _Outside | None:
-        """With what the harness's own clock looks at a claimed gain, of processes that have no candidate yet; None
-        where it holds the clock anyway, or cannot."""
-        if self._gate != "on" or len(processes) < 2:
-            return None
-        clock, rng = self._event_clock, _RANDOM
-        assert clock is not None
-        lines = [stack.enter_context(contextlib.closing(Line(process))) for process in processes]
-        with spent.on("known calls"), contextlib.suppress(Fault, NotShared):
-            passages = [Passage(line, clock, candidate=False) for line in lines]
-            return _Outside(lines, known([one.known for one in passages], self._known_us, rng))
-        return _Outside(lines, None)
+    def _pairs(self, stack: contextlib.ExitStack, made: Callable[[], list[CandidateProcess]]) -> Pairs:
+        assert self._event_clock is not None
+        return Pairs(stack, made, self._event_clock, self._known_us, _RANDOM)
 
-    def _audit(self, problem: Problem, workload: Workload, sampler: Sampler, outside: _Outside) -> Audit:
+    def _audit(self, problem: Problem, pairs: Pairs, workload: Workload, sampler: Sampler) -> Audit:
         """What looks at a claimed gain from outside."""
         driver, clock, case = self._place.driver, self._event_clock, problem.case(workload)
         assert driver is not None
@@ -402,7 +388,7 @@ class Harness:
         def opened(line: Line, outputs: list[dict[str, Any]], call_us: float, own_us: float) -> Gate:
             return Gate(line, driver, problem, case, outputs, clock, call_us, own_us)
 
-        return Audit(outside.lines, outside.known, opened, sampler.effect, bench.new_seed, _RANDOM)
+        return Audit(partial(pairs.nth, sampler), opened, sampler.effect, bench.new_seed, _RANDOM)
 
     def _device_healthy(self) -> bool:
         """Whether a trivial kernel of our own still gives the right answer."""
@@ -430,19 +416,6 @@ def _together(timed: Evaluation, checked: Evaluation) -> Evaluation:
 def _cores() -> int:
     """Processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _each(processes: list[CandidateProcess], step: Callable[[CandidateProcess], object]) -> None:
-    """A step of several runners at once; the first is the candidate, and its fault goes before the others'."""
-    with ThreadPoolExecutor(len(processes)) as pool:
-        steps = [pool.submit(step, process) for process in processes]
-    for made, process in zip(steps, processes, strict=True):
-        try:
-            made.result()
-        except Fault as fault:
-            raise (
-                fault if process.source == processes[0].source else IncumbentFault(fault.status, fault.detail)
-            ) from None
 
 
 def _ended(processes: list[CandidateProcess]) -> list[str]:
