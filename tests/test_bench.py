@@ -130,7 +130,13 @@ def test_a_claim_of_no_time_or_of_more_than_there_was_is_a_lie(us: float) -> Non
 @pytest.mark.parametrize("us", [float("nan"), float("inf"), True, "1.0", None, [1.0]])
 def test_a_claim_that_is_no_number_is_no_answer(us: Any) -> None:
     with pytest.raises(Fault, match="gave an answer to 'sample' that is none") as caught:
-        checked("sample", {"us": us, "host_us": 1.0, "tail_us": 0.0, "print": [1, 2]})
+        checked("sample", {"op": "sample", "us": us, "host_us": 1.0, "tail_us": 0.0, "print": [1, 2]})
+    assert caught.value.status == "CHEATED"
+
+
+def test_an_answer_to_something_else_is_none() -> None:
+    with pytest.raises(Fault, match="answered 'enqueue' to 'load'") as caught:
+        checked("load", {"op": "enqueue", "outputs": []})
     assert caught.value.status == "CHEATED"
 
 

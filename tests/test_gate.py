@@ -87,6 +87,7 @@ class Process:
         self.waiting: dict[int, bool] = {}
         self.log: list[str] = []
         self.runs, self.tells, self.woken, self.alone = True, False, False, False
+        self.answered = 0
 
     def close(self) -> None:
         self.channel.close()
@@ -128,7 +129,7 @@ class Process:
             self.log.append("drained")
             return {}
         assert op == "hold"
-        return checked(op, {"inputs": [described(b) for b in self.held.buffers]})
+        return checked(op, {"op": op, "inputs": [described(b) for b in self.held.buffers]})
 
     def begin(self, op: str, alone: bool, ticket: int, known: int | None, tells: bool) -> None:
         assert not self.waiting, "the call before has never gone"
@@ -139,9 +140,10 @@ class Process:
 
     def answer(self, op: str) -> dict[str, Any]:
         assert self.queues or not self.waiting, "it would never come"
+        self.answered += 1
         if self.queues:
             self.channel.recv(1)
-        return checked(op, {"outputs": [lying(self.made)]})
+        return checked(op, {"op": op, "outputs": [lying(self.made)]})
 
     def _work(self) -> None:
         for ticket in [t for t in self.waiting if t <= self.words[GO_AT] and (self.ends or self.runs)]:
@@ -190,6 +192,7 @@ class Own:
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Process]]:
     for module in (gates, passage):
         monkeypatch.setattr(module, "QUEUED_S", 0.0)
+    monkeypatch.setattr(passage, "_FIRST_QUEUED_S", 0.0)
     monkeypatch.setattr(gates, "_WAITS_S", 0.0)
     monkeypatch.setattr(passage, "_MOST_S", 0.0)
     monkeypatch.setattr(passage, "_AWAY_US", 0.0)
@@ -250,6 +253,7 @@ def test_a_call_of_our_own_passes_before_there_is_a_candidate(made: Callable[...
     process.queues = False
     with pytest.raises(Fault, match="does not queue a call that is not its candidate's"):
         own.known(0)
+    assert process.answered == 2, "nothing is left to be taken for the answer to something else"
 
 
 def test_a_call_of_our_own_passes_between_a_candidates_while_its_process_is_stopped(

@@ -27,6 +27,8 @@ def checked(op: str, reply: dict[str, Any]) -> dict[str, Any]:
     Raises:
         Fault: the runner reports a fault, or the answer is none.
     """
+    if reply.get("op") != op:
+        raise Fault("CHEATED", f"the candidate's process answered {str(reply.get('op'))[:40]!r} to {op!r}")
     if "fault" in reply:
         raise _reported(reply["fault"])
     if not all(fits(reply.get(name)) for name, fits in _ANSWERS.get(op, {}).items()):

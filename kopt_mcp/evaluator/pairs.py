@@ -44,7 +44,8 @@ class Pairs:
             Fault: see `CandidateProcess.start`.
         """
         each(processes, CandidateProcess.take)
-        lines = [self._stack.enter_context(closing(Line(process))) for process in processes]
+        with processes[0].spent.on("lines"):
+            lines = [self._stack.enter_context(closing(Line(process))) for process in processes]
         with processes[0].spent.on("known calls"):
             pair = Pair(lines, self._known(lines))
         each(processes, CandidateProcess.load)

@@ -28,8 +28,9 @@ from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.line import BACK_AT, BEGIN_AT, REST_AT, Line
 from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT
 
-QUEUED_S = 0.2
-"""Longest time for queueing a call: one that waits for the device itself never comes to an end of it."""
+QUEUED_S, _FIRST_QUEUED_S = 0.2, 20.0
+"""Longest time for queueing a call: one that waits for the device itself never comes to an end of it. And where there
+is no candidate, but a driver that may be busy with the ends of other processes."""
 _PATIENCE = 20
 """How many times as long as it is said to take a call may take before it is given up."""
 _MOST_S = 0.5
@@ -101,12 +102,15 @@ class Passage:
         Raises:
             NotShared; Fault: the process failed.
         """
-        with self.queued(QUEUED_S, kind) as (ticket, queued):
-            if not queued:
-                raise Fault("SUSPECT", "its process does not queue a call that is not its candidate's")
+        gone: Gone | None = None
+        with self.queued(QUEUED_S if self._candidate else _FIRST_QUEUED_S, kind) as (ticket, queued):
+            if queued:
+                self.process.answer("enqueue")
+                with self.stopped():
+                    gone = self.go(ticket, _nothing, _nothing)
+        if not queued:
             self.process.answer("enqueue")
-            with self.stopped():
-                gone = self.go(ticket, _nothing, _nothing)
+            raise Fault("SUSPECT", "its process does not queue a call that is not its candidate's")
         return self.went(gone)
 
     @contextmanager
