@@ -14,7 +14,8 @@ x + dx, and what strays farthest counts (`reference._farthest`): in one alone, t
 R = c*u_acc*sqrt(K + 8)*max(|ref64|, S), with u_acc the unit roundoff of the accumulator, K the length of the longest
 sum and S the root sum of squares of its terms, which are nothing where the problem does not declare them; the 8 are for
 what is not that sum. Bound 2 keeps one precision step down from hiding under the largest element, bound 3 keeps small
-elements from being dropped.
+elements from being dropped. For an output of 16 bits all of them are computed in float32 once ref64 is known, on half
+of the bytes: what that rounds away is 2^-13, or less, of what rounding the output may do.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Expected:
-    """What one output must be, and how far it may stray."""
+    """What one output must be, and how far it may stray; in float64, or in float32 for an output of 16 bits."""
 
-    ref64: torch.Tensor
+    ref: torch.Tensor
     dtype: torch.dtype
     error_lp: torch.Tensor
     """|ref_lp - ref64|, zero where ref_lp is not finite."""
@@ -119,31 +120,35 @@ def expect(
         raise BadReference("the float64 reference is not finite")
     if largest > torch.finfo(ref_lp.dtype).max:
         raise BadReference(f"the reference exceeds the range of {ref_lp.dtype}")
-    error_lp = (ref_lp.double() - ref64).abs_()
-    overflown = None if error_lp.numel() == 0 or bool(error_lp.max().isfinite()) else ~error_lp.isfinite()
-    error_lp.nan_to_num_(0.0, 0.0)
-    sensitivity = (perturbed - ref64).abs_().nan_to_num_(0.0, 0.0)
+    kept = torch.float32 if UNIT_ROUNDOFF[ref_lp.dtype] > UNIT_ROUNDOFF[torch.float32] else torch.float64
+    ref = ref64.to(kept)
+    error_lp = (ref_lp - ref).abs_()
+    overflown = None
+    if error_lp.numel() and not bool(error_lp.max().isfinite()):
+        overflown = ~error_lp.isfinite()
+        error_lp.nan_to_num_(0.0, 0.0)
+    sensitivity = (perturbed - ref64).abs_().to(kept).nan_to_num_(0.0, 0.0)
     if ref_lp.dtype == torch.float64:
         error_lp = torch.maximum(error_lp, sensitivity)  # no wider type shows the reference's own rounding errors
     if terms is not None:
-        terms = terms.double().expand_as(ref64)
-    return Expected(ref64, ref_lp.dtype, error_lp, overflown, sensitivity, terms, length, factor, precision)
+        terms = terms.to(kept).expand_as(ref)
+    return Expected(ref, ref_lp.dtype, error_lp, overflown, sensitivity, terms, length, factor, precision)
 
 
 def judge(out: torch.Tensor, expected: Expected) -> Verdict:
     """Compare one output; shape and dtype first, then the three bounds."""
-    if tuple(out.shape) != tuple(expected.ref64.shape):
-        return Verdict("INCORRECT_SHAPE", f"shape {tuple(out.shape)}, expected {tuple(expected.ref64.shape)}")
+    if tuple(out.shape) != tuple(expected.ref.shape):
+        return Verdict("INCORRECT_SHAPE", f"shape {tuple(out.shape)}, expected {tuple(expected.ref.shape)}")
     if out.dtype != expected.dtype:
         return Verdict("INCORRECT_DTYPE", f"dtype {_name(out.dtype)}, expected {_name(expected.dtype)}")
     if out.numel() == 0:
         return Verdict("PASSED", "empty", 0.0)
     if expected.exact:
-        return _judge_exact(out, expected.ref64)
-    error = (out.double() - expected.ref64).abs()
+        return _judge_exact(out, expected.ref)
+    error = (out - expected.ref).abs_()
     if expected.overflown is not None:
         error.masked_fill_(expected.overflown & ~out.isfinite(), 0.0)
-    largest, relative = float(error.max()), float((error / (expected.ref64.abs() + _NEARLY_ZERO)).max())
+    largest, relative = float(error.max()), float((error / (expected.ref.abs() + _NEARLY_ZERO)).max())
     return replace(_judge_float(out, error, expected), max_abs_error=largest, max_rel_error=relative)
 
 
@@ -160,12 +165,13 @@ def _judge_exact(out: torch.Tensor, reference: torch.Tensor) -> Verdict:
 
 
 def _judge_float(out: torch.Tensor, error: torch.Tensor, expected: Expected) -> Verdict:
-    ref = expected.ref64
+    ref = expected.ref
     rounding = _steps(expected)
     allowed = _allowed(expected, rounding)
-    ratio = (error / allowed).nan_to_num_(nan=torch.inf, posinf=torch.inf)
-    flat = int(ratio.flatten().argmax())
-    worst = float(ratio.flatten()[flat])
+    ratio = (error / allowed).flatten()
+    flat = int(ratio.argmax())  # where there is NaN, one of those
+    worst = float(ratio[flat])
+    worst = math.inf if math.isnan(worst) else worst
     where = _index(flat, out.shape)
     got, want = float(out[where]), float(ref[where])
     if not worst <= 1.0:
@@ -193,7 +199,7 @@ def _judge_float(out: torch.Tensor, error: torch.Tensor, expected: Expected) -> 
 
 def _allowed(expected: Expected, rounding: torch.Tensor | None) -> torch.Tensor:
     """Bound 1, element by element; `rounding` is R."""
-    allowed = expected.ref64.abs()
+    allowed = expected.ref.abs()
     allowed *= expected.factor * UNIT_ROUNDOFF[expected.dtype]
     allowed.clamp_min_(max(2.0 * float(expected.error_lp.max()), _smallest(expected.dtype)))
     torch.maximum(allowed, expected.factor * expected.sensitivity, out=allowed)
@@ -214,14 +220,14 @@ def _steps(expected: Expected) -> torch.Tensor | None:
         return _reduction(expected, expected.terms)
     if UNIT_ROUNDOFF[expected.dtype] > UNIT_ROUNDOFF[torch.float32]:
         return None
-    return expected.ref64.abs().mul_(expected.factor * UNIT_ROUNDOFF[expected.dtype] * _STEPS**0.5)
+    return expected.ref.abs().mul_(expected.factor * UNIT_ROUNDOFF[expected.dtype] * _STEPS**0.5)
 
 
 def _reduction(expected: Expected, terms: torch.Tensor) -> torch.Tensor:
     """Rounding error of a sum of K terms and of what else there is to compute: partial sums are of the size of the
     result or of S, whichever is larger."""
     accumulator = UNIT_ROUNDOFF[torch.float64 if expected.dtype == torch.float64 else torch.float32]
-    bound: torch.Tensor = torch.maximum(expected.ref64.abs(), terms)
+    bound: torch.Tensor = torch.maximum(expected.ref.abs(), terms)
     bound *= expected.factor * accumulator * (expected.length + _STEPS) ** 0.5
     if expected.precision == "tf32" and expected.dtype == torch.float32:
         bound += expected.factor * TF32_ROUNDOFF * terms
@@ -230,7 +236,7 @@ def _reduction(expected: Expected, terms: torch.Tensor) -> torch.Tensor:
 
 def _rms_allowed(expected: Expected, rounding: torch.Tensor | None) -> float:
     """Bound 2."""
-    allowed = 2.0 * _rms(expected.error_lp) + 0.5 * UNIT_ROUNDOFF[expected.dtype] * _rms(expected.ref64)
+    allowed = 2.0 * _rms(expected.error_lp) + 0.5 * UNIT_ROUNDOFF[expected.dtype] * _rms(expected.ref)
     allowed += expected.factor * _rms(expected.sensitivity) / 2
     return allowed if rounding is None else allowed + _rms(rounding) / 2
 
@@ -238,16 +244,16 @@ def _rms_allowed(expected: Expected, rounding: torch.Tensor | None) -> float:
 def _worst_magnitude(error: torch.Tensor, expected: Expected, rounding: torch.Tensor | None) -> float:
     """Bound 3: largest rms error over its allowance among groups of elements within a factor of two in size."""
     step = max(1, error.numel() // _SAMPLE)
-    ref = expected.ref64.flatten()[::step].abs()
+    ref = expected.ref.flatten()[::step].double().abs()
     power = (ref.max().log2() - ref.log2()).clamp(-1, _MAGNITUDES).floor().to(torch.int64)
     group = torch.where(power >= 0, power, _MAGNITUDES)  # zeros, and what is smaller than all groups, are in the last
 
     def rms(values: torch.Tensor) -> torch.Tensor:
-        squares = values.flatten()[::step].square()
+        squares = values.flatten()[::step].double().square()
         return (torch.bincount(group, squares, _MAGNITUDES + 1) / count.clamp_min(1)).sqrt()[:_MAGNITUDES]
 
     count = torch.bincount(group, minlength=_MAGNITUDES + 1)
-    allowed = 4.0 * rms(expected.error_lp) + rms(expected.ref64) / 8.0
+    allowed = 4.0 * rms(expected.error_lp) + rms(expected.ref) / 8.0
     if rounding is not None:
         allowed += rms(rounding)
     ratio = rms(error) / allowed.clamp_min(torch.finfo(torch.float64).tiny)
@@ -258,11 +264,13 @@ def _count(errors: torch.Tensor) -> float:
     """How many elements a root mean square is made of: n errors of one size count as n, evenly drawn ones as n / 1.8,
     and those beside which they are nothing do not."""
     scaled = errors / float(errors.max())
-    return float(torch.linalg.vector_norm(scaled, 2) / torch.linalg.vector_norm(scaled, 4)) ** 4
+    two, four = (torch.linalg.vector_norm(scaled, order, dtype=torch.float64) for order in (2, 4))
+    return float(two / four) ** 4
 
 
 def _rms(values: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(values)) / values.numel() ** 0.5 if values.numel() else 0.0
+    norm = torch.linalg.vector_norm(values, dtype=torch.float64)
+    return float(norm) / values.numel() ** 0.5 if values.numel() else 0.0
 
 
 def _index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:

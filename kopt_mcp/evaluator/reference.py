@@ -104,9 +104,9 @@ def describe_outputs(expected: list[Expected]) -> list[dict[str, Any]]:
     """Shapes, dtypes and sizes, for a runner that must allocate or poison them."""
     return [
         {
-            "shape": list(e.ref64.shape),
+            "shape": list(e.ref.shape),
             "dtype": str(e.dtype).removeprefix("torch."),
-            "bytes": e.ref64.numel() * e.dtype.itemsize,
+            "bytes": e.ref.numel() * e.dtype.itemsize,
         }
         for e in expected
     ]
