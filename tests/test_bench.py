@@ -100,6 +100,21 @@ def test_a_large_effect_needs_fewer_blocks_than_none() -> None:
     assert large.blocks < none.blocks == bench.MIN_BLOCKS
 
 
+@pytest.mark.parametrize(
+    ("kind", "us", "blocks"),
+    [("cuda", 106.0, 3), ("cuda", 103.0, 5), ("cuda", 94.0, 5), ("cuda", 85.0, 3), ("cpu", 106.0, 5)],
+)
+def test_a_loss_on_a_gpu_needs_to_be_less_large_for_an_early_end(
+    monkeypatch: pytest.MonkeyPatch, kind: str, us: float, blocks: int
+) -> None:
+    work = benched(Claiming(us), Claiming(100.0), limits=PhysicalLimits(NONE.ceilings, 0, kind))
+    monkeypatch.setattr(work, "_compare", lambda *_: None)
+    while not work.decided:
+        work.block()
+        work.decide(0.0)
+    assert len(work.ratios) == blocks
+
+
 def test_one_arm_alone_has_times_and_no_ratio() -> None:
     result = timed(Claiming(10.0))
     assert result.ratio is None

@@ -42,8 +42,9 @@ _CALLS = {"cpu": (3, 8), "cuda": (2, 4)}
 pause before it, so that it is in the others that a candidate must fear to be looked at."""
 _VISIT_US = 60_000.0
 """Time that one visit may take, where `_CALLS` leaves room."""
-_EARLY_BLOCKS, _EARLY_FACTOR = 3, 10
-"""A ratio ten times beyond the bar needs no more than three blocks to be believed."""
+_EARLY_BLOCKS, _EARLY_FACTORS = 3, {"cpu": (10, 10), "cuda": (10, 4)}
+"""A gain, and a loss, that is for sure so many times beyond the bar needs no more than three blocks to be believed: a
+loss is not kept, and its size matters less."""
 _CHECKED_SHARES = {
     "cpu": ((16 << 20, 1.0), (math.inf, 0.3)),
     "cuda": ((1 << 20, 1.0), (16 << 20, 0.5), (math.inf, 0.1)),
@@ -184,10 +185,11 @@ class WorkloadBench:
         ends = (ends[0] / self._unproven(), ends[1])
         gain = stats.least_gain(floor)
         if blocks < MIN_BLOCKS:
-            self.decided = _beyond(ends, 1 + _EARLY_FACTOR * gain)
+            faster, slower = _EARLY_FACTORS[self._device]
+            self.decided = ends[0] > 1 + faster * gain or ends[1] < 1 / (1 + slower * gain)
             return
         inside = low > 1 / (1 + gain) and high < 1 + gain
-        self.decided = inside or _beyond(ends, 1 + gain) or high / low - 1 < effect
+        self.decided = inside or ends[0] > 1 + gain or ends[1] < 1 / (1 + gain) or high / low - 1 < effect
 
     def finish(self) -> WorkloadResult:
         """The last checks, and the result."""
@@ -385,8 +387,3 @@ def combine(results: Sequence[WorkloadResult]) -> Ratio | None:
 def new_seed() -> int:
     """A secret one."""
     return 1 + secrets.randbits(40)
-
-
-def _beyond(ends: tuple[float, float], bar: float) -> bool:
-    low, high = ends
-    return low > bar or high < 1 / bar
