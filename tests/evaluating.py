@@ -188,7 +188,8 @@ def caught(trick: Case, result: Evaluation) -> bool:
         return not trick.faster or (result.ratio is not None and result.ratio.low > FALSE_SPEED)
     if trick.true_us:
         return all(w.timing is None or w.timing.latency_us > trick.true_us / TRUE_WITHIN for w in result.workloads)
-    return all(w.ratio is None or w.ratio.low < FALSE_SPEED for w in result.workloads)
+    ratios = [result.ratio, *(w.ratio for w in result.workloads)]
+    return all(ratio is None or ratio.low < FALSE_SPEED for ratio in ratios)
 
 
 def row(trick: Case, judge: Callable[[Case], Evaluation]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from random import Random
 from typing import Any
@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from kopt_mcp.evaluator.arms import Arm
-from kopt_mcp.evaluator.audit import Audit, Known, Pair, known
+from kopt_mcp.evaluator.audit import Audit, Pair
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.gate import Passed, Values
+from kopt_mcp.evaluator.known import Known, Middle, apart, known
 from kopt_mcp.evaluator.passage import NotShared, Went
 
 OUTPUTS = [{"shape": [64], "dtype": "float32", "bytes": 256}]
@@ -32,6 +33,7 @@ class Open:
         self.takes: Callable[[int], float] = lambda seed: self.us
         self.quiet: Callable[[int], bool] = lambda seed: True
         self.open = True
+        self.raises: Exception | None = None
         self.apart_us = self.before_us = 0.0
         self.known_us = KNOWN_US
         self.own = 0
@@ -40,6 +42,8 @@ class Open:
     def through(self, values: Values, look: bool) -> Passed | None:
         if self.fault:
             raise Fault("RUNTIME_ERROR", self.fault)
+        if self.raises:
+            raise self.raises
         seed = values.seed
         self.passed.append(seed)
         self.hard += [seed] if values.distribution == "mixed" else []
@@ -86,9 +90,9 @@ def before(lines: Any) -> Known:
     return known([line.before for line in lines], KNOWN_US, Random(4))
 
 
-def pairs_of(lines: Any) -> Callable[[int], Pair | None]:
+def pairs_of(lines: Any) -> Callable[[int], AbstractContextManager[Pair | None]]:
     """Other processes, in which all takes as long."""
-    return lambda number: Pair(lines, before(lines))
+    return lambda number: nullcontext(Pair(lines, before(lines)))
 
 
 def looked(candidate: Open, incumbent: Open, claims: tuple[float, float], ratio: float = 1.0) -> Any:
@@ -229,21 +233,29 @@ class Several:
     """Pairs of processes, in which calls take longer by what our own calls there do not tell."""
 
     def __init__(self, lines: list[Open], untold_us: list[float]) -> None:
-        self.lines, self.untold_us, self.asked = lines, untold_us, 0
+        self.lines, self.untold_us, self.asked, self.open = lines, untold_us, 0, 0
+        self.second: Pair | Exception | None = None
+        self.compared: list[Any] = []
 
-    def __call__(self, number: int) -> Pair | None:
+    @contextmanager
+    def __call__(self, number: int) -> Iterator[Pair | None]:
         self.asked += 1
         if number == len(self.untold_us):
-            return None
+            yield None
+            return
         us = 98.0 + self.untold_us[number]
         self.lines[0].takes = lambda seed: us
-        return Pair(self.lines, before(self.lines))  # type: ignore[arg-type]
+        self.open += 1
+        if number == 1 and isinstance(self.second, Exception):
+            self.lines[0].raises = self.second
+        yield self.second if number == 1 and isinstance(self.second, Pair) else Pair(self.lines, before(self.lines))  # type: ignore[arg-type]
+        self.open -= 1
 
     def look(self) -> Audit:
         arms = [Arm(None, samples=[us] * 9) for us in (98.0, 100.0)]  # type: ignore[arg-type]
         seeds = count(1)
         audit = Audit(self, lambda line, *_: line, effect, lambda: next(seeds), Random(3))  # type: ignore[return-value, arg-type]
-        audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed")
+        self.compared = audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed")
         return audit
 
 
@@ -257,7 +269,41 @@ def test_a_gain_in_doubt_is_looked_for_in_other_processes_and_their_average_coun
     all_of_them = Several(lines, [0.95] * 3)
     assert (all_of_them.look().sure, all_of_them.asked) == (pytest.approx(100 / (98.95 + UNTOLD_US / math.sqrt(3))), 3)
     no_room = Several(lines, [0.95])
+    assert two.open == 0, "they end when they were looked at"
     assert (no_room.look().sure, no_room.asked) == (pytest.approx(100 / (98.95 + UNTOLD_US)), 2)
+
+
+@pytest.mark.parametrize(
+    "second", [Pair((), None), NotShared(), Fault("OUT_OF_MEMORY", "no room"), Fault("RUNTIME_ERROR", "gone")]
+)
+def test_what_was_seen_stays_where_other_processes_cannot_be_looked_at(second: Any) -> None:
+    lines = [Open(98.0), Open(100.0)]
+    several = Several(lines, [0.95] * 3)
+    several.second = second
+    audit = several.look()
+    assert (audit.sure, several.asked) == (pytest.approx(100 / (98.95 + UNTOLD_US)), 2)
+    assert len([t for t in several.compared if t.distribution == "normal"]) == 3, "and its calls are compared"
+
+
+def test_a_candidate_that_is_wrong_in_other_processes_is_wrong() -> None:
+    several = Several([Open(98.0), Open(100.0)], [0.95] * 3)
+    several.second = Fault("CHEATED", "it went on")
+    with pytest.raises(Fault, match="it went on"):
+        several.look()
+
+
+def test_how_far_processes_are_apart_is_what_leaves_less_of_a_gain_where_the_candidate_may_have_changed_it() -> None:
+    def processes(candidate: float, incumbent: float, error: float = 0.1) -> list[Middle]:
+        return [Middle(candidate, error), Middle(incumbent, error)]
+
+    before = processes(300.0, 301.0)
+    assert apart(before, processes(300.1, 301.0)).us == 1.0, "our own calls were slowed"
+    assert apart(before, processes(340.0, 301.0)).us == 1.0
+    assert apart(before, processes(299.9, 301.0)).us == pytest.approx(1.05), "by chance"
+    assert apart(before, processes(295.0, 301.0)).us == 6.0, "all of its calls are quicker"
+    restless = [Middle(299.0, 5.0), Middle(301.0, 0.1)]
+    assert apart(before, restless).us == 2.0, "its own ups and downs are no reason to take it for chance"
+    assert apart(processes(300.0, 301.0, 9.0), processes(295.0, 301.0)).us == 6.0, "nor are those of before"
 
 
 def test_a_gain_of_two_per_cent_is_sure_whatever_a_process_adds_to_it() -> None:
@@ -267,7 +313,7 @@ def test_a_gain_of_two_per_cent_is_sure_whatever_a_process_adds_to_it() -> None:
         lines = [Open(98.0, 0.6), Open(100.0, 0.6)]
         chance = lines[0]._random = Random(seed)
         lines[0].apart_us = lines[0].before_us = chance.gauss(0.0, 1.5)
-        found.append(Several(lines, [chance.gauss(0.0, 0.5) for _ in range(3)]).look().sure)
+        found.append(Several(lines, [chance.gauss(0.0, 0.35) for _ in range(3)]).look().sure)
     assert sum(sure > 1.01 for sure in found) >= 19
 
 
@@ -319,7 +365,7 @@ def test_a_call_that_must_be_tried_again_gets_other_values() -> None:
 def test_where_our_own_calls_did_not_pass_before_a_gain_is_none() -> None:
     arms = [Arm(None, samples=[us] * 9) for us in (5.0, 10.0)]  # type: ignore[arg-type]
     lines: Any = [Open(5.0), Open(10.0)]
-    audit = Audit(lambda _: Pair(lines, None), lambda line, *_: line, effect, lambda: 1, Random(3))  # type: ignore[return-value, arg-type]
+    audit = Audit(lambda _: nullcontext(Pair(lines, None)), lambda line, *_: line, effect, lambda: 1, Random(3))  # type: ignore[return-value, arg-type]
     assert audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed") == []
     assert (audit.sure, audit.most, lines[0].passed) == (1.0, 1.0, [])
     assert "cannot be had" in audit.note

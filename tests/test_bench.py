@@ -333,12 +333,23 @@ def test_workloads_are_combined_by_their_geometric_mean() -> None:
         WorkloadResult("b", "PASSED", ratio=Ratio(1.0, 0.9, 1.1, 9)),
         WorkloadResult("c", "PASSED"),
     ]
-    combined = bench.combine(results)
+    combined = bench.combine(results, [math.inf] * 3)
     assert combined is not None
     assert combined.value == pytest.approx(2.0)
     assert combined.low < 2.0 < combined.high
     assert combined.blocks == 5
-    assert bench.combine(results[2:]) is None
+    assert bench.combine(results[2:], [math.inf]) is None
+
+
+def test_a_gain_that_is_sure_in_none_of_several_workloads_is_not_sure_in_all_of_them() -> None:
+    lies = [WorkloadResult(str(n), "PASSED", ratio=Ratio(1.04, 1.0, 1.05, 5)) for n in range(8)]
+    combined = bench.combine(lies, [1.0] * 8)
+    assert combined is not None
+    assert combined.value == pytest.approx(1.04)
+    assert combined.low == pytest.approx(1.0), "one process, one clock: what may be missing may be so in each"
+    noise = bench.combine(lies, [math.inf] * 8)
+    assert noise is not None
+    assert noise.low > 1.02, "where the clock has not looked, what is uncertain is noise"
 
 
 def blocks(work: WorkloadBench, count: int) -> None:

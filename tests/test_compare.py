@@ -253,3 +253,21 @@ def test_of_several_outputs_the_wrong_one_is_named_and_else_the_worst() -> None:
     right = [expected_of(seed) for seed in (1, 2)]
     assert judge_all([normal(3).float(), torch.zeros(3)], right).status == "INCORRECT_NUMERICAL"
     assert judge_all([normal(3).float(), normal(3, seed=2).float()], right).status == "PASSED"
+
+
+def test_bounds_of_16_bits_hold_beyond_float32_too() -> None:
+    huge = torch.full((512,), 1e38, dtype=torch.float64)
+    zero = torch.zeros(512, dtype=torch.bfloat16)
+    left_out = verdict(zero, huge, terms=10 * huge, length=1024.0)
+    assert left_out.status == "INCORRECT_NUMERICAL", "terms beyond float32 do not allow everything"
+    far = zero.clone()
+    far[3] = 3000
+    assert "infinity" not in verdict(far, zero.double()).detail
+    ref = torch.randn(512, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 1e35
+    ref[0] = 0.0
+    low = ref.bfloat16()
+    low[0] = 1e32
+    right = verdict(low, ref, ref_lp=low)
+    assert right.status == "PASSED"
+    assert right.max_rel_error is not None
+    assert math.isfinite(right.max_rel_error)

@@ -24,8 +24,9 @@ from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.gate import Gate, Values
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.inputs import draw
+from kopt_mcp.evaluator.known import at_last
 from kopt_mcp.evaluator.line import Line
-from kopt_mcp.evaluator.passage import NotShared, Passage
+from kopt_mcp.evaluator.passage import NotShared, Passage, Went
 from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT
 from kopt_mcp.evaluator.snapshots import rebuilt
 from kopt_mcp.problem import Problem
@@ -254,6 +255,44 @@ def test_a_call_of_our_own_passes_before_there_is_a_candidate(made: Callable[...
     with pytest.raises(Fault, match="does not queue a call that is not its candidate's"):
         own.known(0)
     assert process.answered == 2, "nothing is left to be taken for the answer to something else"
+
+
+def test_where_the_device_is_never_away_before_there_is_a_candidate_nothing_is_known(
+    made: Callable[..., Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Passage(Line(made()), Clock([]), candidate=False)  # type: ignore[arg-type]
+    monkeypatch.setattr(passage, "_KEPT_US", 1e9)
+    assert [own.known(0) for _ in range(12)] == [None] * 12
+    with pytest.raises(NotShared):
+        own.known(0)
+
+
+def test_a_call_of_our_own_that_is_never_seen_to_be_over_is_given_up() -> None:
+    tries = iter(range(1000))
+    with pytest.raises(NotShared):
+        at_last(lambda: None if next(tries) >= 0 else Went(0.0, 0.0))
+    assert next(tries) == 30
+    assert at_last(lambda: Went(1.0, 2.0)).us == 1.0
+
+
+def test_a_line_that_cannot_be_had_leaves_nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_now: list[str] = []
+
+    class Own:
+        def __init__(self, memory: Any, start: int = GO_AT) -> None:
+            if start:
+                raise OSError(712, "already registered")
+            open_now.append("moments")
+
+        def close(self) -> None:
+            open_now.remove("moments")
+
+    monkeypatch.setattr(words, "Stream", Own)
+    process = Process(torch.exp)
+    with pytest.raises(OSError, match="already registered"):
+        Line(process)  # type: ignore[arg-type]
+    assert open_now == []
+    process.close()
 
 
 def test_a_call_of_our_own_passes_between_a_candidates_while_its_process_is_stopped(
@@ -529,6 +568,7 @@ def test_a_runner_queues_a_call_behind_a_word_and_says_where_the_outputs_lie(
         one = Candidate("cpu", 1 << 12, shared)
         called: list[torch.Tensor] = []
         touched: list[int] = []
+        one._gate = Queue(shared)  # type: ignore[assignment]
         one._made_clock = SimpleNamespace(known=touched.append)  # type: ignore[assignment]
         one._function = lambda x: called.append(x) or made_by(x)  # type: ignore[func-returns-value]
         spec = {"kind": "normal", "shape": [3, 5], "dtype": "float32", "args": {"scale": 1.0, "shift": 0.0}}

@@ -1,6 +1,5 @@
 """Pairs of processes for the harness's own clock: what happens in which order, with processes that only note it."""
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from random import Random
 from types import SimpleNamespace
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 
 from kopt_mcp.evaluator import pairs as module
+from kopt_mcp.evaluator.audit import Pair
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.pairs import Pairs, each
 from kopt_mcp.evaluator.passage import NotShared, Went
@@ -20,36 +20,65 @@ class Process:
 
     def __init__(self, source: str, log: list[str]) -> None:
         self.source, self.log, self.spent = source, log, Spent()
-        self.fails = ""
+        self.fails: dict[str, Exception] = {}
 
-    def _does(self, what: str) -> None:
+    def does(self, what: str) -> None:
         self.log.append(f"{what} {self.source}")
-        if self.fails == what:
-            raise Fault("RUNTIME_ERROR", what)
+        if error := self.fails.pop(what, None):
+            raise error
 
     def take(self) -> None:
-        self._does("take")
+        self.does("take")
 
     def load(self) -> None:
-        self._does("load")
+        self.does("load")
+
+    def ask(self, op: str, alone: bool) -> None:
+        assert not alone
+        self.does(op)
+
+    def abandon(self) -> None:
+        self.does("abandon")
 
     def __enter__(self) -> "Process":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._does("end")
+        self.does("end")
 
 
 class Sampler:
     """Calls that are noted."""
 
     def wake_up(self, arm: Any, seed: int) -> None:
-        arm.process._does("call")
+        arm.process.does("call")
+
+
+class Made:
+    """Pairs, and what is made for them."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log, self.fails = log, dict[str, Exception]()
+        self.made: list[Process] = []
+        self.known_us = lambda: 300.0
+        turn = SimpleNamespace(rest=lambda: log.append("rest all"))
+        spares = SimpleNamespace(settle=lambda: log.append("settle all"))
+        self.place: Any = SimpleNamespace(turn=turn, spares=spares)
+        self.pairs = Pairs(self.place, self._make, None, 5.0, Random(1))  # type: ignore[arg-type]
+        self.own: Any = [Process("candidate", log), Process("incumbent", log)]
+        self.sampler: Any = Sampler()
+
+    def _make(self) -> Any:
+        made = [Process("candidate", self.log), Process("incumbent", self.log)]
+        made[1].fails = self.fails
+        self.made += made
+        return made
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    noted: list[str] = []
+def one(monkeypatch: pytest.MonkeyPatch) -> Made:
+    log: list[str] = []
+    made = Made(log)
 
     class Passage:
         def __init__(self, line: Any, clock: Any, candidate: bool) -> None:
@@ -57,100 +86,113 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             self.process = line.process
 
         def known(self, kind: int) -> Went:
-            if self.process.fails == "known":
-                raise NotShared
-            noted.append(f"known {self.process.source}")
-            return Went(300.0 + kind, 70.0)
+            self.process.does("known")
+            return Went(made.known_us() + kind, 70.0)
 
     def line(process: Process) -> Any:
-        return SimpleNamespace(process=process, close=lambda: noted.append(f"no line {process.source}"))
+        process.does("line")
+        return SimpleNamespace(process=process, close=lambda: log.append(f"no-line {process.source}"))
 
     monkeypatch.setattr(module, "Passage", Passage)
     monkeypatch.setattr(module, "Line", line)
     monkeypatch.setattr(module, "CandidateProcess", Process)
-    return noted
-
-
-class Made:
-    """Pairs, and what is made for them."""
-
-    def __init__(self, stack: ExitStack, log: list[str]) -> None:
-        self.log, self.fails = log, ""
-        self.made: list[list[Process]] = []
-        self.pairs = Pairs(stack, self._make, None, 5.0, Random(1))  # type: ignore[arg-type]
-        self.own = [Process("candidate", log), Process("incumbent", log)]
-
-    def _make(self) -> Any:
-        made = [Process("candidate", self.log), Process("incumbent", self.log)]
-        made[1].fails = self.fails
-        self.made.append(made)
-        return made
-
-
-@pytest.fixture
-def one(log: list[str]) -> Iterator[Made]:
-    with ExitStack() as stack:
-        yield Made(stack, log)
+    return made
 
 
 def steps(log: list[str]) -> list[str]:
     """What was done, each step once where several came in a row, whatever the process."""
-    words = [entry.rsplit(" ", 1)[0] for entry in log]
+    words = [entry.split(" ")[0] for entry in log]
     return [word for at, word in enumerate(words) if at == 0 or words[at - 1] != word]
 
 
+def started(one: Made, stack: ExitStack) -> Pair:
+    one.pairs.start(one.own, stack)
+    with one.pairs.nth(one.sampler, 0) as pair:
+        assert pair is not None
+        return pair
+
+
 def test_our_own_calls_pass_before_the_candidates_are_loaded(one: Made) -> None:
-    one.pairs.start(one.own)  # type: ignore[arg-type]
-    assert steps(one.log) == ["take", "known", "load"]
-    pair = one.pairs.nth(Sampler(), 0)  # type: ignore[arg-type]
-    assert pair is not None
-    assert pair.known is not None
-    assert pair.known.us == 5.0
-    assert [[len(kind) for kind in arm] for arm in pair.known.before] == [[9, 9, 9], [9, 9, 9]]
-    assert one.made == [], "it is the one that was timed"
-
-
-def test_another_pair_is_started_once_and_called_on_each_workload(one: Made) -> None:
-    one.pairs.start(one.own)  # type: ignore[arg-type]
-    one.log.clear()
-    first = one.pairs.nth(Sampler(), 1)  # type: ignore[arg-type]
-    assert steps(one.log) == ["take", "known", "load", "call"]
-    one.log.clear()
-    assert one.pairs.nth(Sampler(), 1) is first  # type: ignore[arg-type]
-    assert sorted(one.log) == ["call candidate"] * 3 + ["call incumbent"] * 3
-    assert len(one.made) == 1
-
-
-def test_lines_end_before_their_processes(log: list[str]) -> None:
     with ExitStack() as stack:
-        one = Made(stack, log)
-        one.pairs.start(one.own)  # type: ignore[arg-type]
-        one.pairs.nth(Sampler(), 1)  # type: ignore[arg-type]
-        log.clear()
-    assert steps(log) == ["no line", "end", "no line"]
+        pair = started(one, stack)
+        assert steps(one.log) == ["take", "line", "known", "load"]
+        assert pair.known is not None
+        assert pair.known.us == 5.0
+        assert [[len(kind) for kind in arm] for arm in pair.known.before] == [[9, 9, 9], [9, 9, 9]]
+        assert one.made == [], "they are those that are timed"
+
+
+def test_other_processes_start_while_those_that_were_timed_rest_and_end_when_they_were_looked_at(one: Made) -> None:
+    with ExitStack() as stack:
+        started(one, stack)
+        for _ in range(2):
+            one.log.clear()
+            with one.pairs.nth(one.sampler, 1) as pair:
+                assert pair is not None
+                assert pair.known is not None
+                assert steps(one.log) == ["drain", "rest", "take", "line", "known", "load", "call"]
+                one.log.clear()
+            assert steps(one.log) == ["no-line", "end"], "lines first"
+    assert len(one.made) == 4
 
 
 @pytest.mark.parametrize("what", ["take", "load", "call"])
-def test_where_no_other_pair_can_be_had_there_is_none(one: Made, what: str) -> None:
-    one.pairs.start(one.own)  # type: ignore[arg-type]
-    one.fails = what
-    assert one.pairs.nth(Sampler(), 1) is None  # type: ignore[arg-type]
+def test_where_others_cannot_be_had_there_are_none_and_nothing_is_left(one: Made, what: str) -> None:
+    with ExitStack() as stack:
+        started(one, stack)
+        one.fails[what] = Fault("OUT_OF_MEMORY", "no room")
+        one.log.clear()
+        with one.pairs.nth(one.sampler, 1) as pair:
+            assert pair is None
+        assert one.log.count("end candidate") == 1
+        lines = sum(entry.startswith("line") for entry in one.log)
+        assert sum(entry.startswith("no-line") for entry in one.log) == lines
 
 
-def test_what_our_own_calls_take_is_not_known_where_they_cannot_pass(one: Made) -> None:
-    one.own[0].fails = "known"
-    one.pairs.start(one.own)  # type: ignore[arg-type]
-    pair = one.pairs.nth(Sampler(), 0)  # type: ignore[arg-type]
-    assert pair is not None
-    assert pair.known is None
-    assert steps(one.log)[-1] == "load", "it can be timed all the same"
+def test_one_that_was_seen_to_cheat_meanwhile_is_told(one: Made) -> None:
+    def woken() -> None:
+        raise Fault("CHEATED", "it went on")
+
+    with ExitStack() as stack:
+        started(one, stack)
+        one.place.turn.rest = woken
+        with pytest.raises(Fault, match="it went on"), one.pairs.nth(one.sampler, 1):
+            pass
+
+
+def test_where_our_own_calls_cannot_pass_nothing_is_known_and_all_else_goes_on(one: Made) -> None:
+    with ExitStack() as stack:
+        one.own[0].fails["known"] = NotShared()
+        assert started(one, stack).known is None
+        assert steps(one.log)[-1] == "load"
+
+
+@pytest.mark.parametrize(
+    ("what", "error"), [("known", Fault("TIMEOUT", "it hangs")), ("line", OSError(712, "already registered"))]
+)
+def test_a_process_that_fails_before_it_has_a_candidate_is_replaced(one: Made, what: str, error: Exception) -> None:
+    with ExitStack() as stack:
+        one.own[1].fails[what] = error
+        assert started(one, stack).known is None
+        assert steps(one.log)[-4:] == ["no-line", "abandon", "take", "load"]
+
+
+def test_where_calls_of_our_own_are_disturbed_they_pass_again_once_nothing_starts_or_ends(one: Made) -> None:
+    chance = Random(2)
+    one.known_us = lambda: 300.0 if "settle all" in one.log else 300.0 + chance.gauss(0.0, 30.0)
+    with ExitStack() as stack:
+        pair = started(one, stack)
+    assert pair.known is not None
+    assert pair.known.well
+    assert "settle all" in one.log
 
 
 def test_the_fault_of_a_step_is_that_of_whose_process_it_was(one: Made) -> None:
-    one.own[1].fails = "load"
+    one.own[1].fails["load"] = Fault("RUNTIME_ERROR", "gone")
     with pytest.raises(IncumbentFault):
         each(one.own, Process.load)  # type: ignore[arg-type]
-    one.own[0].fails = "load"
+    for process in one.own:
+        process.fails["load"] = Fault("RUNTIME_ERROR", "gone")
     with pytest.raises(Fault) as caught:
         each(one.own, Process.load)  # type: ignore[arg-type]
     assert not isinstance(caught.value, IncumbentFault), "the candidate's goes first"

@@ -141,6 +141,21 @@ def test_shared_turns_run_side_by_side(family: tuple[int, list[int]]) -> None:
     assert not turn.take(one), "the other one is gone"
 
 
+def test_all_with_a_candidate_rest_while_others_without_one_go_on(family: tuple[int, list[int]]) -> None:
+    zygote, (one, two, fresh) = family
+    turn = turn_of(zygote, one, two)
+    turn.starts(fresh)
+    turn.ready(fresh)
+    turn.share(one)
+    turn.rest()
+    assert [state(pid) for pid in (one, *below(one), two, *below(two))] == ["T"] * 4
+    assert state(fresh) == "S"
+    turn.share(fresh)
+    assert [state(one), state(fresh)] == ["T", "S"]
+    turn.take(one)
+    assert [state(one), state(two), state(fresh)] == ["S", "T", "T"]
+
+
 def test_frozen_means_all_and_released_means_one(family: tuple[int, list[int]]) -> None:
     zygote, (one, two, _) = family
     turn = turn_of(zygote, one, two)

@@ -18,6 +18,7 @@ from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import Arm, Timed
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.gate import Passed, Values
+from kopt_mcp.evaluator.known import A_ROUND, SURE, USUAL, Known, Middle, apart, at_last, averages, none_yet, quiet
 from kopt_mcp.evaluator.line import Line
 from kopt_mcp.evaluator.passage import NotShared, Went
 from kopt_mcp.evaluator.records import RESOLUTION_US
@@ -27,11 +28,8 @@ _AUDITED_GAIN = 0.01
 """Share of the incumbent's time that no gain is made of: the bar for accepting one is 1 %."""
 _SEEN_SHARE = 0.7
 """Least share of it that must be seen."""
-_CALLS, _KNOWN = 8, 3
-"""How many calls of each arm pass in a round, and how many of each kind of our own in its process."""
-_BEFORE, _MOST_BEFORE, _BEFORE_US = 9, 36, 0.2
-"""How many of each kind pass at least and at most before it gets its candidate, and the standard error that is enough
-of their average."""
+_CALLS = 8
+"""How many calls of each arm pass in a round, besides those of our own in its process."""
 _SURE_SHARE = 0.1
 """No more rounds are needed where the doubt is below this share of the gain, or all but this share of it is sure."""
 _ROUNDS, _PAIRS = 8, 3
@@ -45,18 +43,16 @@ device rested first, since a call that left work out is among them."""
 _HARD_EVERY = 6
 """In so many of the candidate's calls one is on hard values: which it is stands nowhere in its process, unlike where a
 runner draws values itself. Its output is compared; its time does not count."""
-_QUIET, _QUIET_US = 1.15, 3.0
-"""How much longer than at best filling and evicting before a call may take, if the device does nothing else."""
 _LONGER_US, _LONGER = 5.0, 0.05
 """How much longer than by its own clock the incumbent's calls may take here, and which share of their time. More is
 made by something else on the device, as by work that the candidate has left there, and is no gain."""
 _UNTOLD_US, _SLACK_US = 0.25, 1.0
 """How far what is seen in one pair of processes is off for good (one sigma), and may be."""
-_USUAL = 2.0
-"""How many times as uncertain as the incumbent's the candidate's times may honestly be."""
 _BY = "by the harness's own clock"
-_DOUBT, _SURE = 3.0, 2.0
-"""Standard errors that the difference may be larger than it was seen, and smaller for what is sure of it."""
+_DOUBT = 3.0
+"""Standard errors that the difference may be larger than it was seen; by `SURE` of them less of it is sure."""
+NO_ROOM = ("OUT_OF_MEMORY", "TIMEOUT", "RUNTIME_ERROR", "COMPILE_ERROR")
+"""What is nobody's fault in processes that are started besides those that were timed."""
 
 
 class Gated(Protocol):
@@ -74,41 +70,13 @@ class Gated(Protocol):
 
 OpenGate = Callable[[Line, list[dict[str, Any]], float, float], Gated]
 """On a line, for what the reference returns, and calls that are said to take so long in either arm, and in this one."""
-Pairs = Callable[[int], "Pair | None"]
-"""The pairs of processes in which the arms have been called on the workload, by number; None where there is no room."""
+Pairs = Callable[[int], AbstractContextManager["Pair | None"]]
+"""The pairs of processes in which the arms have been called on the workload, by number: the first are those that were
+timed, others last as long as they are looked at. None where there is no room for them."""
 Blame = Callable[[Arm], AbstractContextManager[None]]
 """In which what goes wrong is an arm's fault."""
 Hard = Callable[[], str]
 """A distribution on which short cuts show."""
-
-
-Kinds = Sequence[Sequence[Went]]
-"""Calls of our own in one process, by kind."""
-
-
-class Known(NamedTuple):
-    """Calls of our own in the processes of both arms."""
-
-    us: float
-    """What they take by themselves on average."""
-    before: Sequence[Kinds]
-    """What they took before the processes got their candidates."""
-
-
-def known(arms: Sequence[Callable[[int], Went | None]], us: float, rng: Random) -> Known:
-    """Have calls of our own pass in every arm, in random order.
-
-    Raises:
-        NotShared; Fault: a process failed.
-    """
-    went: list[list[list[Went]]] = [[[] for _ in range(KINDS)] for _ in arms]
-    for count in (_BEFORE, *(_KNOWN,) * ((_MOST_BEFORE - _BEFORE) // _KNOWN)):
-        turns = [(which, kind) for which in range(len(arms)) for kind in range(KINDS) for _ in range(count)]
-        for which, kind in rng.sample(turns, len(turns)):
-            went[which][kind].append(_at_last(partial(arms[which], kind)))
-        if max(one.error for one in _averages(went)) <= _BEFORE_US:
-            break
-    return Known(us, went)
 
 
 class Pair(NamedTuple):
@@ -125,7 +93,7 @@ class _Seen:
     def __init__(self, known: Known, rng: Random) -> None:
         self._random, self._known = rng, known
         self._went: list[list[Went]] = [[], []]
-        self._now: list[list[list[Went]]] = [[[] for _ in range(KINDS)] for _ in range(2)]
+        self._now = none_yet()
         self._first: list[Timed] = []
         self._hard: list[Timed] = []
         self._any: Timed | None = None
@@ -158,18 +126,19 @@ class _Seen:
         What the incumbent's calls take beyond its own times, `incumbent_us`, is not the candidate's doing, or should
         not be: no more if they wait for the device themselves, so that their process cannot be stopped.
         """
-        calls = [_Middle.of(went) for went in _quiet(self._went)]
-        before, now = _averages(self._known.before), _averages(self._now)
+        calls = [Middle.of(went) for went in quiet(self._went)]
+        before, now = averages(self._known.before), averages(self._now)
         if math.inf in (one.error for one in (*calls, *before, *now)):
             return _Gain(0.0, math.inf, math.inf, math.inf)
-        us, error = _apart(before, now)
-        us, error = calls[1].us - calls[0].us - us, math.hypot(error, *(one.error for one in calls))
+        processes = apart(before, now)
+        us = calls[1].us - calls[0].us - processes.us
+        error = math.hypot(processes.error, *(one.error for one in calls))
         call_us = calls[0].us - min(before[0].us, now[0].us) + self._known.us
         own = incumbent_us * (1 + _LONGER) + _LONGER_US - call_us
         alone = math.hypot(calls[0].error, before[0].error, now[0].error)
         if us >= own:
             us, error = own, alone
-        usual = _USUAL * math.sqrt(2) * math.hypot(calls[1].error, before[1].error, now[1].error)
+        usual = USUAL * math.sqrt(2) * math.hypot(calls[1].error, now[1].error)
         return _Gain(us, error, min(error, usual), call_us + _DOUBT * alone + _SLACK_US)
 
 
@@ -187,7 +156,7 @@ class _Gain(NamedTuple):
     @property
     def sure(self) -> float:
         """What there is of it for sure; it may be less than nothing."""
-        return self.us - _SURE * self.error
+        return self.us - SURE * self.error
 
     @classmethod
     def average(cls, gains: Sequence[_Gain]) -> _Gain:
@@ -197,47 +166,6 @@ class _Gain(NamedTuple):
         untold = _UNTOLD_US * math.sqrt(count)
         error, excuse = (math.hypot(untold, *v) / count for v in ([g.error for g in gains], [g.excuse for g in gains]))
         return cls(us, error, excuse, longest)
-
-
-class _Middle(NamedTuple):
-    """A median and its standard error, in microseconds."""
-
-    us: float
-    error: float
-
-    @classmethod
-    def of(cls, went: Sequence[Went]) -> _Middle:
-        times = [one.us for one in went]
-        return cls(stats.median(times), stats.median_error(times)) if times else cls(0.0, math.inf)
-
-
-def _averages(arms: Sequence[Kinds]) -> list[_Middle]:
-    """Of all kinds of calls in each process: no one tells what another call takes there."""
-    of_kinds = [[_Middle.of(went) for went in _quiet(kinds)] for kinds in arms]
-    return [
-        _Middle(sum(one.us for one in kinds) / KINDS, math.hypot(*(one.error for one in kinds)) / KINDS)
-        for kinds in of_kinds
-    ]
-
-
-def _apart(before: Sequence[_Middle], now: Sequence[_Middle]) -> _Middle:
-    """By how much calls take longer in the incumbent's process, whatever is called.
-
-    The average, unless the candidate changed that: then what leaves it less of a gain. Its own calls' ups and downs are
-    no excuse for more doubt than is usual.
-    """
-    then, since = (arms[1].us - arms[0].us for arms in (before, now))
-    doubt = math.hypot(*(one.error for one in (*before, *now)))
-    usual = _USUAL * math.hypot(before[0].error, before[1].error, math.sqrt(2) * now[1].error)
-    if abs(then - since) <= _SURE * min(doubt, usual):
-        return _Middle((then + since) / 2, doubt / 2)
-    return _Middle(max(then, since), doubt)
-
-
-def _quiet(several: Sequence[Sequence[Went]]) -> list[list[Went]]:
-    """What went while the device did nothing else, by how long filling and evicting took before at best, in any."""
-    least = min((went.cleared_us for one in several for went in one), default=0.0)
-    return [[went for went in one if went.cleared_us <= _QUIET * least + _QUIET_US] for one in several]
 
 
 class Audit:
@@ -275,18 +203,17 @@ class Audit:
         if incumbent - candidate <= _AUDITED_GAIN * incumbent:
             return []
         claimed = self._claimed(candidate, incumbent, arms)
-        try:
-            compared, gains = self._looks(arms, outputs, blame, claimed, hard)
-        except NotShared:
+        compared, gains = self._looks(arms, outputs, blame, claimed, hard)
+        if not gains:
             self.sure = self.most = 1.0
             self.note = (
                 f"no gain is seen {_BY}: its memory, the incumbent's or the device cannot be had as it has to be"
             )
-            return []
+            return compared
         gain = _Gain.average(gains)
         self.longest_us = gain.longest
         self.sure = _ratio(incumbent, gain.sure)
-        if incumbent - candidate > gain.us + _SURE * gain.excuse + _SLACK_US:
+        if incumbent - candidate > gain.us + SURE * gain.excuse + _SLACK_US:
             self.most = _ratio(incumbent, gain.us)  # then the clock's own word stands
         seen_us = f"{gain.us:.2f} (±{_DOUBT * gain.error:.2f})"
         self.note = f"{seen_us} of {max(claimed, 0):.2f} us gained for sure are seen {_BY}"
@@ -314,27 +241,42 @@ class Audit:
         bar = _AUDITED_GAIN * stats.median(arms[1].samples)
         compared: list[Timed] = []
         gains: list[_Gain] = []
-        in_doubt = True
-        while in_doubt and len(gains) < _PAIRS and (pair := self._pairs(len(gains))) is not None:
-            seen, gain = self._look(pair, arms, outputs, blame, claimed, hard)
-            compared += seen.compared
-            gains.append(gain)
+        for number in range(_PAIRS):
+            with self._pairs(number) as pair:
+                if pair is None or pair.known is None:
+                    break
+                seen = _Seen(pair.known, self._random)
+                try:
+                    gains.append(self._look(pair.lines, seen, arms, outputs, blame, claimed, hard))
+                except NotShared:
+                    break
+                except Fault as fault:
+                    if number == 0 or fault.status not in NO_ROOM:
+                        raise
+                    break
+                finally:
+                    compared += seen.compared
             likely = _Gain.average(gains)
-            in_doubt = claimed > 0 and likely.sure < _CLEAR * bar <= likely.us + _SLACK_US
+            if claimed <= 0 or not likely.sure < _CLEAR * bar <= likely.us + _SLACK_US:
+                break
         return compared, gains
 
     def _look(
-        self, pair: Pair, arms: Sequence[Arm], outputs: list[dict[str, Any]], blame: Blame, claimed: float, hard: Hard
-    ) -> tuple[_Seen, _Gain]:
-        if pair.known is None:
-            raise NotShared
-        seen = _Seen(pair.known, self._random)
+        self,
+        lines: Sequence[Line],
+        seen: _Seen,
+        arms: Sequence[Arm],
+        outputs: list[dict[str, Any]],
+        blame: Blame,
+        claimed: float,
+        hard: Hard,
+    ) -> _Gain:
         typical = [stats.median(arm.samples) for arm in arms]
-        kinds = [None] * _CALLS + [*range(KINDS)] * _KNOWN
+        kinds = [None] * _CALLS + [*range(KINDS)] * A_ROUND
         turns = [(which, kind) for which in (0, 1) for kind in kinds]
         with ExitStack() as stack:
             gates: list[Gated] = []
-            for line, arm, own in zip(pair.lines, arms, typical, strict=True):
+            for line, arm, own in zip(lines, arms, typical, strict=True):
                 with blame(arm):
                     gates.append(stack.enter_context(closing(self._open(line, outputs, max(typical), own))))
             for _ in range(_ROUNDS):
@@ -343,11 +285,11 @@ class Audit:
                         if kind is None:
                             self._pass(which, gates[which], hard, seen)
                         else:
-                            seen.add_known(which, kind, _at_last(partial(gates[which].known, kind)))
+                            seen.add_known(which, kind, at_last(partial(gates[which].known, kind)))
                 gain = seen.gain(typical[1])
                 if _enough(gain, claimed, _AUDITED_GAIN * typical[1]):
                     break
-        return seen, gain
+        return gain
 
     def _pass(self, which: int, gate: Gated, hard: Hard, seen: _Seen) -> None:
         is_hard = which == 0 and self._random.random() < 1 / _HARD_EVERY
@@ -362,16 +304,9 @@ class Audit:
 def _enough(gain: _Gain, claimed: float, bar: float) -> bool:
     """Whether more rounds would narrow what is sure and change nothing: nothing would be made of it, or all that could
     be is sure already, or what they narrow is small beside what they do not."""
-    if claimed <= 0 or _DOUBT * gain.error < _SURE_SHARE * claimed or _SURE * gain.error < _UNTOLD_US:
+    if claimed <= 0 or _DOUBT * gain.error < _SURE_SHARE * claimed or SURE * gain.error < _UNTOLD_US:
         return True
     return gain.sure >= (1 - _SURE_SHARE) * claimed and _Gain.average([gain]).sure >= _CLEAR * bar
-
-
-def _at_last(passes: Callable[[], Went | None]) -> Went:
-    went = None
-    while went is None:
-        went = passes()
-    return went
 
 
 def _ratio(incumbent: float, gain: float) -> float:

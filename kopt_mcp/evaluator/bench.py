@@ -148,6 +148,11 @@ class WorkloadBench:
         sure, most = self._seen()
         return Ratio(min(value, most), min(low / self._unproven(), sure), high, len(self.ratios))
 
+    @property
+    def sure(self) -> float:
+        """The ratio that is sure by the harness's own clock; infinite if that has not looked."""
+        return self._seen()[0]
+
     def _seen(self) -> tuple[float, float]:
         """The ratio that is sure by the harness's own clock, and the largest that it allows."""
         return (math.inf, math.inf) if self._audit is None else (self._audit.sure, self._audit.most)
@@ -373,15 +378,21 @@ class WorkloadBench:
         )
 
 
-def combine(results: Sequence[WorkloadResult]) -> Ratio | None:
-    """Geometric mean of the workloads' ratios; the half-widths add up in quadrature on the logarithmic scale."""
-    ratios = [r.ratio for r in results if r.ratio is not None]
-    if not ratios:
+def combine(results: Sequence[WorkloadResult], sure: Sequence[float]) -> Ratio | None:
+    """Geometric mean of the workloads' ratios; the half-widths add up in quadrature on the logarithmic scale.
+
+    What is not `sure` by the harness's own clock may be missing in all of them, and is no noise that evens out: the
+    lower end is no more than the mean of that.
+    """
+    timed = [(r.ratio, one) for r, one in zip(results, sure, strict=True) if r.ratio is not None]
+    if not timed:
         return None
+    ratios = [ratio for ratio, _ in timed]
     value = stats.geometric_mean([r.value for r in ratios])
     down = math.sqrt(sum(math.log(r.value / max(r.low, 1e-9)) ** 2 for r in ratios)) / len(ratios)
     up = math.sqrt(sum(math.log(r.high / r.value) ** 2 for r in ratios)) / len(ratios)
-    return Ratio(value, value * math.exp(-down), value * math.exp(up), min(r.blocks for r in ratios))
+    all_sure = stats.geometric_mean([min(ratio.value, one) for ratio, one in timed])
+    return Ratio(value, min(value * math.exp(-down), all_sure), value * math.exp(up), min(r.blocks for r in ratios))
 
 
 def new_seed() -> int:

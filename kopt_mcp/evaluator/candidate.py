@@ -109,10 +109,9 @@ class Candidate:
         if isinstance(self.clock, EventClock):
             for kind in range(KINDS):
                 self.clock.known(kind)
-            with suppress(OSError):  # without such words there is no gate
-                self._gate = Stream(self._shared)
+            with suppress(OSError, AttributeError):  # without such words there is no gate, which `enqueue` says later
                 self.enqueue({"ticket": 0, "known": 0, "tells": True})
-                self._synchronise()
+            self._synchronise()
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import or build the candidate, which may compute for `cpu_s` seconds in all."""
@@ -269,20 +268,22 @@ class Candidate:
         H200): so several always do, lest calls that use several gain by it.
         """
         assert not isinstance(self.clock, WallClock)
-        assert self._gate is not None
+        if self._gate is None:
+            self._gate = Stream(self._shared)
         ticket = message["ticket"]
         self._gate.wait_beside(GO_AT, ticket)
         self._gate.wait(GO_AT, ticket)
-        if message["known"] is None:
+        if message["known"] is not None:
+            self.clock.known(message["known"])
+        else:
             assert self._held is not None
             self._laid = [self._function(*self._held.args)]  # alive until the next one: the harness reads it
-        else:
-            self.clock.known(message["known"])
         if not message["tells"]:
             self._gate.wait(GO_AT, ticket + 1)
         self._gate.write(DONE_AT, ticket)
-        if self._held is None or message["known"] is not None:
+        if message["known"] is not None:
             return {"outputs": []}
+        assert self._held is not None
         return {"outputs": _named(plain_outputs(self._laid[0], self._own(self._held.args), self.device), _lying)}
 
     def drain(self, _: dict[str, Any]) -> dict[str, Any]:

@@ -131,7 +131,10 @@ def expect(
     if ref_lp.dtype == torch.float64:
         error_lp = torch.maximum(error_lp, sensitivity)  # no wider type shows the reference's own rounding errors
     if terms is not None:
-        terms = terms.to(kept).expand_as(ref)
+        terms = terms.to(kept)
+        if kept is torch.float32:
+            terms = terms.clamp_max(torch.finfo(kept).max)  # what is beyond it allows much, and not everything
+        terms = terms.expand_as(ref)
     return Expected(ref, ref_lp.dtype, error_lp, overflown, sensitivity, terms, length, factor, precision)
 
 
@@ -149,6 +152,8 @@ def judge(out: torch.Tensor, expected: Expected) -> Verdict:
     if expected.overflown is not None:
         error.masked_fill_(expected.overflown & ~out.isfinite(), 0.0)
     largest, relative = float(error.max()), float((error / (expected.ref.abs() + _NEARLY_ZERO)).max())
+    if math.isfinite(largest) and not math.isfinite(relative):  # beyond float32
+        relative = float((error.double() / (expected.ref.double().abs() + _NEARLY_ZERO)).max())
     return replace(_judge_float(out, error, expected), max_abs_error=largest, max_rel_error=relative)
 
 
@@ -170,7 +175,7 @@ def _judge_float(out: torch.Tensor, error: torch.Tensor, expected: Expected) -> 
     allowed = _allowed(expected, rounding)
     ratio = (error / allowed).flatten()
     flat = int(ratio.argmax())  # where there is NaN, one of those
-    worst = float(ratio[flat])
+    worst = float(error.flatten()[flat]) / float(allowed.flatten()[flat])  # which may be beyond float32
     worst = math.inf if math.isnan(worst) else worst
     where = _index(flat, out.shape)
     got, want = float(out[where]), float(ref[where])

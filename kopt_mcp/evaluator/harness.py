@@ -40,6 +40,7 @@ from kopt_mcp.evaluator.records import (
     KernelTime,
     Mutant,
     ProblemInfo,
+    Ratio,
     WorkloadInfo,
     WorkloadResult,
 )
@@ -286,14 +287,14 @@ class Harness:
             with contextlib.ExitStack() as watched:
                 audits = None
                 if self._gate == "on" and len(processes) == 2:
-                    pairs = self._pairs(watched, lambda: [self._process(problem, s, job, spent) for s in sources])
-                    pairs.start(processes)
+                    pairs = self._pairs(lambda: [self._process(problem, s, job, spent) for s in sources])
+                    pairs.start(processes, watched)
                     audits = partial(self._audit, problem, pairs)
                 else:
                     each(processes, CandidateProcess.start)
                 if self._gate:
                     processes[0].isolation["outside clock"] = self._gate
-                results, seen = self._time(problem, timed, processes, audits, job, observer, said)
+                results, seen, ratio = self._time(problem, timed, processes, audits, job, observer, said)
             state = observer.after()
             process = processes[0]
             with spent.on("end"):
@@ -301,7 +302,6 @@ class Harness:
                 remarks = verify.remarks(process, results)
                 note = _ended(processes)[0]
         self._place.spares.restock(self._spares)
-        ratio = bench.combine(results)
         detail = f"{sum(r.timing.samples for r in results if r.timing)} calls timed"
         notes = tuple(text for text in (note, *remarks, *seen, *device_state.notes(state)) if text)
         return Evaluation(
@@ -324,8 +324,8 @@ class Harness:
         job: Job,
         observer: Observer,
         said: Said,
-    ) -> tuple[list[WorkloadResult], list[str]]:
-        """Results, and what there is to say of how they were made sure of."""
+    ) -> tuple[list[WorkloadResult], list[str], Ratio | None]:
+        """Results, what there is to say of how they were made sure of, and the ratio of all."""
         limits = PhysicalLimits(self.ceilings(), self._place.cache_bytes, self._kind)
         checked = _RANDOM.choice(timed)  # the incumbent has been checked before: one look at it is enough
         spent = processes[0].spent
@@ -358,7 +358,8 @@ class Harness:
                 workload_bench.block()
                 workload_bench.decide(job.floor)
             observer.during()
-        return [b.finish() for b in benches], [b.note for b in benches]
+        results = [b.finish() for b in benches]
+        return results, [b.note for b in benches], bench.combine(results, [b.sure for b in benches])
 
     def _sampler(self, problem: Problem, workload: Workload) -> Sampler:
         """How calls are timed here; what an empty one takes is measured by ourselves, on a GPU once."""
@@ -375,9 +376,9 @@ class Harness:
         empty_us = preparing.empty_call_us(self._place, self._evictor)
         return Held(problem, case, self._evictor, empty_us, rng)
 
-    def _pairs(self, stack: contextlib.ExitStack, made: Callable[[], list[CandidateProcess]]) -> Pairs:
+    def _pairs(self, made: Callable[[], list[CandidateProcess]]) -> Pairs:
         assert self._event_clock is not None
-        return Pairs(stack, made, self._event_clock, self._known_us, _RANDOM)
+        return Pairs(self._place, made, self._event_clock, self._known_us, _RANDOM)
 
     def _audit(self, problem: Problem, pairs: Pairs, workload: Workload, sampler: Sampler) -> Audit:
         """What looks at a claimed gain from outside."""

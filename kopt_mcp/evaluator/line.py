@@ -29,9 +29,13 @@ class Line:
         self.process, self.shared = process, process.runner.shared
         self.shared.poke(GO_AT, 0)
         self.shared.poke(DONE_AT, 0)
-        self.words = Stream(self.shared.memory)
         self._own = mmap.mmap(-1, mmap.PAGESIZE)
         self.moments = Stream(self._own, 0)
+        try:
+            self.words = Stream(self.shared.memory)
+        except OSError:
+            self.moments.close()
+            raise
         self._ticket = -1
 
     def close(self) -> None:

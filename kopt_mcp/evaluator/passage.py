@@ -127,7 +127,7 @@ class Passage:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """With the process at rest, and all others.
+        """With the process at rest, and all others, if there is a candidate in it.
 
         Raises:
             Fault: `CHEATED`, one of them went on.
@@ -207,7 +207,7 @@ class Passage:
             return Went(us, gone.cleared_us())
         self._lost += 1
         if self._lost > _LOST_MOST:
-            if self._tells:
+            if self._tells or not self._candidate:
                 raise NotShared
             self._tells, self._lost = True, 0
         return None

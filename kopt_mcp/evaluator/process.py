@@ -103,6 +103,10 @@ class CandidateProcess:
             self._runner = self._place.spares.take()
         self.isolation = self._runner.isolation
 
+    def abandon(self) -> None:
+        """End it at once, without a candidate in it."""
+        self._end()
+
     def load(self) -> None:
         """Have it load the candidate.
 

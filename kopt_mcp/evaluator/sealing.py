@@ -68,7 +68,10 @@ def of_runner(items: list[Any], channel: Any, clock: Any) -> list[Seal]:
     speaking = [json, json.encoder, json.decoder, struct, time, builtins]
     classes = {"socket": socket.socket, "torch.cuda.Event": torch.cuda.Event, "torch.Tensor": torch.Tensor}
     seals = of_modules([*ours, *speaking], classes)
-    seals += _instance("the candidate's call", items[0], ("device", "_shared", "_outbox", "_made_clock", "_operators"))
+    slots = ["device", "_shared", "_outbox", "_made_clock", "_operators"]
+    if items[0]._gate is not None:
+        slots.append("_gate")
+    seals += _instance("the candidate's call", items[0], slots)
     seals += _instance("the channel", channel, ("_sock", "_nonce"))
     seals += _instance("the clock", clock, tuple(type(clock).__slots__))
     return [*seals, *_first_item("the candidate's call", items), *_tracing(), *_monitoring()]

@@ -97,7 +97,7 @@ class WallClock:
 class EventClock:
     """Time on a CUDA or HIP device."""
 
-    __slots__ = ("_buffer", "_driver", "_event", "_few", "_many", "_sleep", "_sync")
+    __slots__ = ("_buffer", "_driver", "_event", "_few", "_invert", "_many", "_sleep", "_sync")
     method = "cuda_events"
 
     def __init__(self, cache_bytes: int) -> None:
@@ -105,6 +105,7 @@ class EventClock:
         # What torch.cuda.synchronize looks up at each call: a candidate could have put another there by then.
         self._sync: Callable[[], None] = torch._C._cuda_synchronize
         self._sleep: Any = torch.cuda._sleep
+        self._invert: Any = torch.bitwise_not
         self._few = torch.zeros((2, _FEW_NUMBERS), dtype=torch.int32, device="cuda")
         # float32, because torch adds up int32 five times as slowly on a GPU: 366 us instead of 70 on an H200.
         self._buffer = torch.zeros(max(2 * cache_bytes, 256 << 20) // 4, dtype=torch.float32, device="cuda")
@@ -195,7 +196,7 @@ class EventClock:
         if kind == 0:
             self.touch()
         elif kind == 1:
-            torch.bitwise_not(self._few[0], out=self._few[1])
+            self._invert(self._few[0], out=self._few[1])
         else:
             self._many.neg_()
 

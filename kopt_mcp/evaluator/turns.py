@@ -87,6 +87,17 @@ class Turn:
             self._resting = self._found_at_rest(self._used - {pid})
             return True
 
+    def rest(self) -> None:
+        """Stop all in which a candidate is, and whatever they started, until it is one's turn again.
+
+        Raises:
+            Fault: `CHEATED`, see `take`.
+        """
+        with self._lock:
+            self._stop(self._running & self._used)
+            self._running -= self._used
+            self._resting = self._found_at_rest(self._used)
+
     def share(self, pid: int) -> None:
         """Let the runner `pid` go on beside the others, where nothing is being timed."""
         with self._lock:
