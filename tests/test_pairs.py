@@ -1,17 +1,26 @@
 """Pairs of processes for the harness's own clock: what happens in which order, with processes that only note it."""
 
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from hashlib import sha256
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from evaluating import PROBLEMS
 
 from kopt_mcp.evaluator import pairs as module
 from kopt_mcp.evaluator.audit import Pair
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
+from kopt_mcp.evaluator.harness import Harness, load_problem
 from kopt_mcp.evaluator.pairs import Pairs, each
 from kopt_mcp.evaluator.passage import NotShared, Went
+from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.spent import Spent
 
 
@@ -196,3 +205,89 @@ def test_the_fault_of_a_step_is_that_of_whose_process_it_was(one: Made) -> None:
     with pytest.raises(Fault) as caught:
         each(one.own, Process.load)  # type: ignore[arg-type]
     assert not isinstance(caught.value, IncumbentFault), "the candidate's goes first"
+
+
+COUNTS = b"""
+import threading, time, torch
+def count():
+    n = 0
+    while True:
+        n += 1
+        open("count", "w").write(str(n))
+        time.sleep(0.001)
+threading.Thread(target=count, daemon=True).start()
+def softmax(x):
+    return torch.softmax(x, -1)
+"""
+PLAIN = b"import torch\ndef softmax(x):\n    return torch.softmax(x, -1)\n"
+
+
+class Real:
+    """Pairs of real processes on a CPU, which has no line to them."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.harness = Harness("cpu", folder)
+        self.seen: Callable[[Any], Went] = lambda process: Went(300.0, 70.0)
+        self.sampler: Any = SimpleNamespace(wake_up=lambda arm, seed: arm.process.ask("forget", alone=False))
+        path = PROBLEMS / "softmax.py"
+        problem = load_problem(path.read_bytes(), str(path))
+        sources = [Source(code, sha256(code).hexdigest(), ".py") for code in (COUNTS, PLAIN)]
+
+        def made() -> list[CandidateProcess]:
+            return [CandidateProcess(self.harness._place, problem, source, 20.0) for source in sources]
+
+        def passage(line: Any, clock: Any, candidate: bool) -> Any:
+            return SimpleNamespace(known=lambda kind: self.seen(line.process))
+
+        patch.setattr(module, "Passage", passage)
+        patch.setattr(module, "Line", lambda process: SimpleNamespace(process=process, close=lambda: None))
+        self.pairs = Pairs(self.harness._place, made, None, 5.0, Random(1))  # type: ignore[arg-type]
+        self.own = made()
+
+
+@pytest.fixture
+def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Real]:
+    one = Real(tmp_path, monkeypatch)
+    yield one
+    one.harness.close()
+
+
+def test_a_candidate_that_was_timed_does_nothing_while_other_processes_start(real: Real) -> None:
+    with ExitStack() as stack:
+        own = [stack.enter_context(process) for process in real.own]
+        real.pairs.start(own, stack)
+        count = own[0].runner.folder / "count"
+        while not count.exists() or not count.read_text():
+            time.sleep(0.001)
+        for last in (0, 1):
+            own[1 - last].ask("forget")
+            own[last].ask("forget")
+            counts: list[str] = []
+
+            def seen(process: Any, counts: list[str] = counts) -> Went:
+                process.turn.share(process.runner.pid)
+                counts.append(count.read_text())
+                return Went(300.0, 70.0)
+
+            real.seen = seen
+            with real.pairs.nth(real.sampler, 1) as pair:
+                assert pair is not None
+            assert len(counts) == 54
+            assert len(set(counts)) == 1, "it has stood still"
+        assert own[0].ask("forget") is not None, "and goes on afterwards"
+
+
+def test_a_runner_that_dies_before_it_has_a_candidate_is_replaced_by_another(real: Real) -> None:
+    def dies(process: Any) -> Went:
+        os.kill(process.runner.main_pid, signal.SIGKILL)
+        process.answer("enqueue")
+        raise AssertionError("it is gone")
+
+    real.seen = dies
+    with ExitStack() as stack:
+        own = [stack.enter_context(process) for process in real.own]
+        real.pairs.start(own, stack)
+        with real.pairs.nth(real.sampler, 0) as pair:
+            assert pair is not None
+            assert pair.known is None
+        assert [process.ask("forget") for process in own], "both have their candidates"
