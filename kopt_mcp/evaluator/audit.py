@@ -303,10 +303,12 @@ class Audit:
 
 def _enough(gain: _Gain, claimed: float, bar: float) -> bool:
     """Whether more rounds would narrow what is sure and change nothing: nothing would be made of it, or all that could
-    be is sure already, or what they narrow is small beside what they do not."""
+    be is sure already, without a doubt (who looks often finds what chance makes sooner or later), or what they narrow
+    is small beside what they do not."""
     if claimed <= 0 or _DOUBT * gain.error < _SURE_SHARE * claimed or SURE * gain.error < _UNTOLD_US:
         return True
-    return gain.sure >= (1 - _SURE_SHARE) * claimed and _Gain.average([gain]).sure >= _CLEAR * bar
+    whole = _Gain.average([gain])
+    return gain.sure >= (1 - _SURE_SHARE) * claimed and whole.us - _DOUBT * whole.error >= _CLEAR * bar
 
 
 def _ratio(incumbent: float, gain: float) -> float:

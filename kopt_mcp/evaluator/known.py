@@ -27,6 +27,8 @@ _QUIET, _QUIET_US = 1.15, 3.0
 """How much longer than at best filling and evicting before a call may take, if the device does nothing else."""
 SURE = 2.0
 """Standard errors that something may be off."""
+_LEVEL = 0.9545
+"""What lies within so many of a normal distribution."""
 USUAL = 2.0
 """How many times as uncertain as the incumbent's the candidate's times may honestly be."""
 
@@ -56,9 +58,13 @@ class Middle(NamedTuple):
 
     @classmethod
     def of(cls, went: Sequence[Went]) -> Middle:
-        """Of how long several took; the error is infinite where there are none."""
+        """Of how long several took. The error is larger for few than their spread says, by Student's t; and infinite
+        for fewer than two."""
         times = [one.us for one in went]
-        return cls(stats.median(times), stats.median_error(times)) if times else cls(0.0, math.inf)
+        if len(times) < 2:
+            return cls(0.0, math.inf)
+        few = stats.student(_LEVEL, len(times) - 1) / SURE
+        return cls(stats.median(times), few * stats.median_error(times))
 
 
 def known(arms: Sequence[Callable[[int], Went | None]], us: float, rng: Random) -> Known:
