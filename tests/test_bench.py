@@ -247,7 +247,7 @@ class Looking:
 
     def __init__(self, output: Callable[[int], torch.Tensor], sure: float, most: float) -> None:
         self.output, self.sure, self.most = output, sure, most
-        self.longest_us = math.inf
+        self.longest_us, self.seen, self.error = math.inf, 1.0, 0.0
 
     def look(self, arms: Any, ratio: float, outputs: list[dict[str, Any]], blame: Any, hard: Any) -> list[Timed]:
         assert outputs[0]["dtype"] == "float32"
@@ -333,23 +333,39 @@ def test_workloads_are_combined_by_their_geometric_mean() -> None:
         WorkloadResult("b", "PASSED", ratio=Ratio(1.0, 0.9, 1.1, 9)),
         WorkloadResult("c", "PASSED"),
     ]
-    combined = bench.combine(results, [math.inf] * 3)
+    combined = bench.combine(results, [(math.inf, 0.0)] * 3)
     assert combined is not None
     assert combined.value == pytest.approx(2.0)
     assert combined.low < 2.0 < combined.high
     assert combined.blocks == 5
-    assert bench.combine(results[2:], [math.inf]) is None
+    assert bench.combine(results[2:], [(math.inf, 0.0)]) is None
 
 
 def test_a_gain_that_is_sure_in_none_of_several_workloads_is_not_sure_in_all_of_them() -> None:
     lies = [WorkloadResult(str(n), "PASSED", ratio=Ratio(1.04, 1.0, 1.05, 5)) for n in range(8)]
-    combined = bench.combine(lies, [1.0] * 8)
+    combined = bench.combine(lies, [(1.002, 0.01)] * 8)
     assert combined is not None
     assert combined.value == pytest.approx(1.04)
-    assert combined.low == pytest.approx(1.0), "one process, one clock: what may be missing may be so in each"
-    noise = bench.combine(lies, [math.inf] * 8)
-    assert noise is not None
-    assert noise.low > 1.02, "where the clock has not looked, what is uncertain is noise"
+    assert combined.low < 1.0, "one process, one clock: what is claimed and not seen may be missing in each"
+    seen = bench.combine(lies, [(1.05, 0.01)] * 8)
+    assert seen is not None
+    assert 1.02 < seen.low < 1.04, "what the clock is uncertain of is noise"
+    held = bench.combine(lies, [(math.inf, 0.0)] * 8)
+    assert held is not None
+    assert held.low > 1.02
+
+
+def test_a_workload_that_the_clock_did_not_look_at_adds_nothing_to_what_is_sure() -> None:
+    looking = Looking(lambda seed: torch.zeros(1), math.inf, math.inf)
+    work = benched(Claiming(99.1), Claiming(100.0))
+    assert work.seen == (math.inf, 0.0), "it holds the clock itself"
+    work._audit = looking  # type: ignore[assignment]
+    assert work.seen == (1.0, 0.0)
+    results = [WorkloadResult(str(n), "PASSED", ratio=Ratio(1.0098, 1.0097, 1.01, 5)) for n in range(7)]
+    gain = WorkloadResult("gain", "PASSED", ratio=Ratio(1.03, 1.025, 1.035, 5))
+    combined = bench.combine([*results, gain], [*[work.seen] * 7, (1.03, 0.002)])
+    assert combined is not None
+    assert combined.low < 1.01
 
 
 def blocks(work: WorkloadBench, count: int) -> None:

@@ -141,7 +141,7 @@ def test_other_processes_start_while_those_that_were_timed_rest_and_end_when_the
                 assert pair.known is not None
                 assert steps(one.log) == ["drain", "rest", "take", "line", "known", "load", "call"]
                 one.log.clear()
-            assert steps(one.log) == ["no-line", "end"], "lines first"
+            assert steps(one.log) == ["no-line", "abandon"], "lines first, and at once: calls are timed next"
     assert len(one.made) == 4
 
 
@@ -153,9 +153,30 @@ def test_where_others_cannot_be_had_there_are_none_and_nothing_is_left(one: Made
         one.log.clear()
         with one.pairs.nth(one.sampler, 1) as pair:
             assert pair is None
-        assert one.log.count("end candidate") == 1
+        assert one.log[-2:] == ["abandon candidate", "abandon incumbent"]
         lines = sum(entry.startswith("line") for entry in one.log)
         assert sum(entry.startswith("no-line") for entry in one.log) == lines
+
+
+def test_those_that_were_timed_answer_for_themselves(one: Made) -> None:
+    with ExitStack() as stack:
+        started(one, stack)
+        one.own[1].fails["drain"] = Fault("RUNTIME_ERROR", "it is gone")
+        with pytest.raises(IncumbentFault, match="it is gone"), one.pairs.nth(one.sampler, 1):
+            pass
+
+
+def test_no_others_start_once_they_took_long(one: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    with ExitStack() as stack:
+        started(one, stack)
+        for _ in range(3):
+            with one.pairs.nth(one.sampler, 1) as pair:
+                assert pair is not None
+                now += 7.0
+        with one.pairs.nth(one.sampler, 1) as pair:
+            assert pair is None
 
 
 def test_one_that_was_seen_to_cheat_meanwhile_is_told(one: Made) -> None:
@@ -176,14 +197,41 @@ def test_where_our_own_calls_cannot_pass_nothing_is_known_and_all_else_goes_on(o
         assert steps(one.log)[-1] == "load"
 
 
-@pytest.mark.parametrize(
-    ("what", "error"), [("known", Fault("TIMEOUT", "it hangs")), ("line", OSError(712, "already registered"))]
-)
+FAILURES = [("known", Fault("TIMEOUT", "it hangs")), ("line", OSError(712, "already registered"))]
+
+
+@pytest.mark.parametrize(("what", "error"), FAILURES)
 def test_a_process_that_fails_before_it_has_a_candidate_is_replaced(one: Made, what: str, error: Exception) -> None:
     with ExitStack() as stack:
         one.own[1].fails[what] = error
+        pair = started(one, stack)
+        assert pair.known is not None
+        assert steps(one.log)[-5:] == ["abandon", "take", "line", "known", "load"]
+
+
+@pytest.mark.parametrize(("what", "error"), FAILURES)
+def test_where_they_fail_again_nothing_is_known(
+    one: Made, monkeypatch: pytest.MonkeyPatch, what: str, error: Exception
+) -> None:
+    does = one.own[1].does
+
+    def fails(step: str) -> None:
+        does(step)
+        if step == what:
+            raise error
+
+    monkeypatch.setattr(one.own[1], "does", fails)
+    with ExitStack() as stack:
+        assert started(one, stack) == ((), None)
+        assert steps(one.log)[-3:] == ["abandon", "take", "load"]
+        assert one.log.count("line incumbent") == 2
+
+
+def test_calls_of_our_own_that_are_disturbed_too_much_tell_nothing(one: Made) -> None:
+    chance = Random(2)
+    one.known_us = lambda: 300.0 + chance.gauss(0.0, 30.0)
+    with ExitStack() as stack:
         assert started(one, stack).known is None
-        assert steps(one.log)[-4:] == ["no-line", "abandon", "take", "load"]
 
 
 def test_where_calls_of_our_own_are_disturbed_they_pass_again_once_nothing_starts_or_ends(one: Made) -> None:
@@ -257,8 +305,15 @@ def test_a_candidate_that_was_timed_does_nothing_while_other_processes_start(rea
         own = [stack.enter_context(process) for process in real.own]
         real.pairs.start(own, stack)
         count = own[0].runner.folder / "count"
-        while not count.exists() or not count.read_text():
-            time.sleep(0.001)
+
+        def goes_on(than: str) -> bool:
+            deadline = time.monotonic() + 60.0
+            while (now := count.read_text() if count.exists() else "") in ("", than):
+                assert time.monotonic() < deadline, "it stands still"
+                time.sleep(0.001)
+            return now != ""
+
+        assert goes_on("")
         for last in (0, 1):
             own[1 - last].ask("forget")
             own[last].ask("forget")
@@ -267,6 +322,7 @@ def test_a_candidate_that_was_timed_does_nothing_while_other_processes_start(rea
             def seen(process: Any, counts: list[str] = counts) -> Went:
                 process.turn.share(process.runner.pid)
                 counts.append(count.read_text())
+                time.sleep(0.03 if len(counts) in (1, 27) else 0.0)  # long enough for it to be seen to go on
                 return Went(300.0, 70.0)
 
             real.seen = seen
@@ -274,14 +330,19 @@ def test_a_candidate_that_was_timed_does_nothing_while_other_processes_start(rea
                 assert pair is not None
             assert len(counts) == 54
             assert len(set(counts)) == 1, "it has stood still"
-        assert own[0].ask("forget") is not None, "and goes on afterwards"
+            own[0].ask("forget")
+            assert goes_on(counts[-1])
 
 
 def test_a_runner_that_dies_before_it_has_a_candidate_is_replaced_by_another(real: Real) -> None:
+    died: list[int] = []
+
     def dies(process: Any) -> Went:
-        os.kill(process.runner.main_pid, signal.SIGKILL)
-        process.answer("enqueue")
-        raise AssertionError("it is gone")
+        if not died:
+            died.append(process.runner.pid)
+            os.kill(process.runner.main_pid, signal.SIGKILL)
+            process.answer("enqueue")
+        return Went(300.0, 70.0)
 
     real.seen = dies
     with ExitStack() as stack:
@@ -289,5 +350,6 @@ def test_a_runner_that_dies_before_it_has_a_candidate_is_replaced_by_another(rea
         real.pairs.start(own, stack)
         with real.pairs.nth(real.sampler, 0) as pair:
             assert pair is not None
-            assert pair.known is None
-        assert [process.ask("forget") for process in own], "both have their candidates"
+            assert pair.known is not None
+        assert died[0] not in [process.runner.pid for process in own]
+        assert len([process.ask("forget") for process in own]) == 2, "both have their candidates"

@@ -186,6 +186,8 @@ class Audit:
         self.sure = self.most = math.inf
         """The ratio of incumbent to candidate that is sure by the harness's clock, and the largest that it allows;
         infinite where nothing was looked into."""
+        self.seen, self.error = 1.0, 0.0
+        """The ratio that it sees, and its relative standard error."""
         self.longest_us = math.inf
         """The most that a call of the candidate's can take by that clock: who gets the device sooner than calls of our
         own might seem to take no time at all, which no device allows."""
@@ -212,7 +214,8 @@ class Audit:
             return compared
         gain = _Gain.average(gains)
         self.longest_us = gain.longest
-        self.sure = _ratio(incumbent, gain.sure)
+        self.sure, self.seen = _ratio(incumbent, gain.sure), _ratio(incumbent, gain.us)
+        self.error = self.seen * gain.error / incumbent
         if incumbent - candidate > gain.us + SURE * gain.excuse + _SLACK_US:
             self.most = _ratio(incumbent, gain.us)  # then the clock's own word stands
         seen_us = f"{gain.us:.2f} (±{_DOUBT * gain.error:.2f})"
@@ -243,8 +246,10 @@ class Audit:
         gains: list[_Gain] = []
         for number in range(_PAIRS):
             with self._pairs(number) as pair:
-                if pair is None or pair.known is None:
+                if pair is None:
                     break
+                if pair.known is None:
+                    continue  # others may tell
                 seen = _Seen(pair.known, self._random)
                 try:
                     gains.append(self._look(pair.lines, seen, arms, outputs, blame, claimed, hard))

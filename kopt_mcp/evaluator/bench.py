@@ -26,6 +26,7 @@ from kopt_mcp.evaluator.audit import Audit
 from kopt_mcp.evaluator.checks import calm_values, telling_values
 from kopt_mcp.evaluator.compare import BadReference, Expected
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
+from kopt_mcp.evaluator.known import SURE
 from kopt_mcp.evaluator.limits import PhysicalLimits
 from kopt_mcp.evaluator.records import RESOLUTION_US, Ratio, Timing, WorkloadResult
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all, refused
@@ -149,9 +150,10 @@ class WorkloadBench:
         return Ratio(min(value, most), min(low / self._unproven(), sure), high, len(self.ratios))
 
     @property
-    def sure(self) -> float:
-        """The ratio that is sure by the harness's own clock; infinite if that has not looked."""
-        return self._seen()[0]
+    def seen(self) -> tuple[float, float]:
+        """The ratio that the harness's own clock sees, and its relative standard error: none where it did not look, and
+        infinite where it holds the clock anyway."""
+        return (math.inf, 0.0) if self._audit is None else (self._audit.seen, self._audit.error)
 
     def _seen(self) -> tuple[float, float]:
         """The ratio that is sure by the harness's own clock, and the largest that it allows."""
@@ -378,21 +380,22 @@ class WorkloadBench:
         )
 
 
-def combine(results: Sequence[WorkloadResult], sure: Sequence[float]) -> Ratio | None:
+def combine(results: Sequence[WorkloadResult], seen: Sequence[tuple[float, float]]) -> Ratio | None:
     """Geometric mean of the workloads' ratios; the half-widths add up in quadrature on the logarithmic scale.
 
-    What is not `sure` by the harness's own clock may be missing in all of them, and is no noise that evens out: the
-    lower end is no more than the mean of that.
+    What is claimed and not `seen` by the harness's own clock may be missing in all of them, and is no noise that evens
+    out: the lower end is no more than the same made of what is seen, with the errors of that.
     """
-    timed = [(r.ratio, one) for r, one in zip(results, sure, strict=True) if r.ratio is not None]
+    timed = [(r.ratio, *one) for r, one in zip(results, seen, strict=True) if r.ratio is not None]
     if not timed:
         return None
-    ratios = [ratio for ratio, _ in timed]
+    ratios = [ratio for ratio, *_ in timed]
     value = stats.geometric_mean([r.value for r in ratios])
     down = math.sqrt(sum(math.log(r.value / max(r.low, 1e-9)) ** 2 for r in ratios)) / len(ratios)
     up = math.sqrt(sum(math.log(r.high / r.value) ** 2 for r in ratios)) / len(ratios)
-    all_sure = stats.geometric_mean([min(ratio.value, one) for ratio, one in timed])
-    return Ratio(value, min(value * math.exp(-down), all_sure), value * math.exp(up), min(r.blocks for r in ratios))
+    by_clock = stats.geometric_mean([min(ratio.value, by) for ratio, by, _ in timed])
+    by_clock *= math.exp(-SURE * math.hypot(*(error for *_, error in timed)) / len(timed))
+    return Ratio(value, min(value * math.exp(-down), by_clock), value * math.exp(up), min(r.blocks for r in ratios))
 
 
 def new_seed() -> int:

@@ -287,7 +287,8 @@ class Harness:
             with contextlib.ExitStack() as watched:
                 audits = None
                 if self._gate == "on" and len(processes) == 2:
-                    pairs = self._pairs(lambda: [self._process(problem, s, job, spent) for s in sources])
+                    others = [(self._place, problem, s, job.timeout_s, False, spent) for s in sources]
+                    pairs = self._pairs(lambda: [CandidateProcess(*one) for one in others])
                     pairs.start(processes, watched)
                     audits = partial(self._audit, problem, pairs)
                 else:
@@ -359,7 +360,7 @@ class Harness:
                 workload_bench.decide(job.floor)
             observer.during()
         results = [b.finish() for b in benches]
-        return results, [b.note for b in benches], bench.combine(results, [b.sure for b in benches])
+        return results, [b.note for b in benches], bench.combine(results, [b.seen for b in benches])
 
     def _sampler(self, problem: Problem, workload: Workload) -> Sampler:
         """How calls are timed here; what an empty one takes is measured by ourselves, on a GPU once."""

@@ -18,9 +18,9 @@ from kopt_mcp.evaluator.timing import KINDS
 
 A_ROUND = 3
 """How many of each kind pass in a process in a round of a look."""
-_BEFORE, _MOST_BEFORE, _BEFORE_US = 9, 36, 0.2
-"""How many of each kind pass at least and at most before it gets its candidate, and the standard error that is enough
-of their average."""
+_BEFORE, _MOST_BEFORE, _BEFORE_US, _USABLE_US = 9, 36, 0.2, 1.0
+"""How many of each kind pass at least and at most before it gets its candidate, the standard error that is enough of
+their average, and the largest with which it says something."""
 _TRIES = 30
 """How often one is tried."""
 _QUIET, _QUIET_US = 1.15, 3.0
@@ -46,8 +46,17 @@ class Known(NamedTuple):
 
     @property
     def well(self) -> bool:
-        """Whether that tells what the processes take."""
-        return max(one.error for one in averages(self.before)) <= _BEFORE_US
+        """Whether no more need to pass."""
+        return self._doubt <= _BEFORE_US
+
+    @property
+    def usable(self) -> bool:
+        """Whether anything is made of it: a gain may be lost by it, and nobody accused."""
+        return self._doubt <= _USABLE_US
+
+    @property
+    def _doubt(self) -> float:
+        return max(one.error for one in averages(self.before))
 
 
 class Middle(NamedTuple):

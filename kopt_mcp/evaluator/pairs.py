@@ -3,6 +3,7 @@ their candidates."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -20,6 +21,8 @@ from kopt_mcp.evaluator.runners import Place
 from kopt_mcp.evaluator.timing import EventClock
 
 _WAKE_UP = 3
+_MOST_S = 20.0
+"""Longest time for other pairs in all of a benchmark: none is started after that."""
 
 
 class Pairs:
@@ -38,6 +41,8 @@ class Pairs:
         self._place, self._made, self._clock, self._known_us, self._random = place, made, clock, known_us, rng
         self._own: list[CandidateProcess] = []
         self._first: Pair | None = None
+        self._spent_s = 0.0
+        """On others."""
 
     def start(self, processes: list[CandidateProcess], stack: ExitStack) -> None:
         """Start those that are to be timed. What the stack holds ends before they do.
@@ -50,26 +55,34 @@ class Pairs:
     @contextmanager
     def nth(self, sampler: Sampler, number: int) -> Iterator[Pair | None]:
         """Those that were timed (0), or others in which both arms have been called on the sampler's workload, and which
-        end with this; None if there is no room for them.
+        end with this; None if there is no room, or no time, for them.
 
         Raises:
-            Fault: one of them was seen to cheat.
+            Fault: one of them was seen to cheat, or those that were timed have failed.
         """
         if number == 0:
             yield self._first
-            return
-        with ExitStack() as stack:
-            yield self._fresh(sampler, stack)
+        elif self._spent_s > _MOST_S:
+            yield None
+        else:
+            begin = time.monotonic()
+            # Whatever is wrong with those that were timed is said by whose it is.
+            each(self._own, lambda process: process.ask("drain", alone=False))
+            self._place.turn.rest()
+            with ExitStack() as stack:
+                yield self._fresh(sampler, stack)
+            self._spent_s += time.monotonic() - begin
 
     def _fresh(self, sampler: Sampler, stack: ExitStack) -> Pair | None:
         def wake_up(process: CandidateProcess) -> None:
             for _ in range(_WAKE_UP):
                 sampler.wake_up(Arm(process), new_seed())
 
+        processes = self._made()
+        stack.callback(
+            each, processes, CandidateProcess.abandon
+        )  # at once: nothing may be ending while calls are timed
         try:
-            each(self._own, lambda process: process.ask("drain", alone=False))
-            self._place.turn.rest()
-            processes = [stack.enter_context(process) for process in self._made()]
             pair = self._started(processes, stack)
             each(processes, wake_up)
         except Fault as fault:
@@ -79,16 +92,17 @@ class Pairs:
         return pair
 
     def _started(self, processes: list[CandidateProcess], stack: ExitStack) -> Pair:
-        """With calls of our own before they load their candidates."""
-        each(processes, CandidateProcess.take)
-        with ExitStack() as lines:
-            pair = self._known(processes, lines)
-            if pair is None:
-                lines.close()
-                for process in processes:
-                    process.abandon()
-                each(processes, CandidateProcess.take)
-            stack.enter_context(lines.pop_all())
+        """With calls of our own before they load their candidates; tried twice."""
+        pair: Pair | None = None
+        for _ in range(2):
+            each(processes, CandidateProcess.take)
+            with ExitStack() as lines:
+                if (pair := self._known(processes, lines)) is not None:
+                    stack.enter_context(lines.pop_all())
+                    break
+            each(processes, CandidateProcess.abandon)
+        else:
+            each(processes, CandidateProcess.take)
         each(processes, CandidateProcess.load)
         return pair or Pair((), None)
 
@@ -106,7 +120,7 @@ class Pairs:
                     self._place.spares.settle()
                 with spent.on("known calls"):
                     made = known([one.known for one in passages], self._known_us, self._random)
-            return Pair(lines, made)
+            return Pair(lines, made if made.usable else None)
         except NotShared:
             return Pair(lines, None)
         except (Fault, OSError):

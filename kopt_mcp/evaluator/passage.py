@@ -43,7 +43,8 @@ has let go, and before a call is over. And within what time it has never been aw
 _HUNG_S = 0.05
 """After that, what the harness queues waits for the device."""
 _LOST_MOST = 12
-"""How many passes in a row may tell no time before calls have to say themselves that they are over, and once more."""
+"""How many passes in a row may tell no time before calls have to say themselves that they are over, and once more; no
+more where there is no candidate."""
 Step = Callable[[], None]
 
 
