@@ -49,12 +49,6 @@ class Process:
     def abandon(self) -> None:
         self.does("abandon")
 
-    def __enter__(self) -> "Process":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.does("end")
-
 
 class Sampler:
     """Calls that are noted."""

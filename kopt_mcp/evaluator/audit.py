@@ -70,8 +70,8 @@ class Gated(Protocol):
 
 OpenGate = Callable[[Line, list[dict[str, Any]], float, float], Gated]
 """On a line, for what the reference returns, and calls that are said to take so long in either arm, and in this one."""
-Pairs = Callable[[int], AbstractContextManager["Pair | None"]]
-"""The pairs of processes in which the arms have been called on the workload, by number: the first are those that were
+NthPair = Callable[[int], AbstractContextManager["Pair | None"]]
+"""Pairs of processes in which the arms have been called on the workload, by number: the first are those that were
 timed, others last as long as they are looked at. None where there is no room for them."""
 Blame = Callable[[Arm], AbstractContextManager[None]]
 """In which what goes wrong is an arm's fault."""
@@ -84,7 +84,7 @@ class Pair(NamedTuple):
 
     lines: Sequence[Line]
     known: Known | None
-    """None where calls of our own could not pass."""
+    """None where calls of our own could not pass, or were disturbed too much."""
 
 
 class _Seen:
@@ -173,14 +173,14 @@ class Audit:
 
     def __init__(
         self,
-        pairs: Pairs,
+        nth_pair: NthPair,
         open_gate: OpenGate,
         effect: Callable[[float], float],
         seed: Callable[[], int],
         rng: Random,
     ) -> None:
         """`effect` says how far claims of calls that take so long may be off for good, see `Sampler`."""
-        self._pairs, self._open = pairs, open_gate
+        self._nth_pair, self._open = nth_pair, open_gate
         self._effect, self._seed, self._random = effect, seed, rng
         self.note = ""
         self.sure = self.most = math.inf
@@ -245,7 +245,7 @@ class Audit:
         compared: list[Timed] = []
         gains: list[_Gain] = []
         for number in range(_PAIRS):
-            with self._pairs(number) as pair:
+            with self._nth_pair(number) as pair:
                 if pair is None:
                     break
                 if pair.known is None:

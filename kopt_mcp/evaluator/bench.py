@@ -146,16 +146,16 @@ class WorkloadBench:
             return None
         value, low, high = stats.bootstrap_interval(self.ratios)
         low, high = stats.widen(value, low, high, self._process_effect())
-        sure, most = self._seen()
+        sure, most = self._bounds()
         return Ratio(min(value, most), min(low / self._unproven(), sure), high, len(self.ratios))
 
     @property
     def seen(self) -> tuple[float, float]:
-        """The ratio that the harness's own clock sees, and its relative standard error: none where it did not look, and
+        """The ratio that the harness's own clock sees, and its relative standard error: 1 where it did not look, and
         infinite where it holds the clock anyway."""
         return (math.inf, 0.0) if self._audit is None else (self._audit.seen, self._audit.error)
 
-    def _seen(self) -> tuple[float, float]:
+    def _bounds(self) -> tuple[float, float]:
         """The ratio that is sure by the harness's own clock, and the largest that it allows."""
         return (math.inf, math.inf) if self._audit is None else (self._audit.sure, self._audit.most)
 
@@ -217,7 +217,7 @@ class WorkloadBench:
             workload=self.workload.name,
             status="PASSED",
             checks=candidate.checks,
-            timing=self._timing(candidate, stats.median(self._arms[-1].samples) / self._seen()[1]),
+            timing=self._timing(candidate, stats.median(self._arms[-1].samples) / self._bounds()[1]),
             incumbent=self._timing(self._arms[1]) if len(self._arms) == 2 else None,
             ratio=self.interval(),
         )

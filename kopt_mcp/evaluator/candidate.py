@@ -95,7 +95,7 @@ class Candidate:
         """Call a function of our own: a GPU loads what checking and timing need, and no first call pays for it.
 
         Streams and registered memory are made here too: where that was left to the first queued call, while processes
-        of the check before were ending, it took more than 0.2 s in one case of ten (on an H200).
+        of the check before were ending, it took more than 0.2 s now and then (on an H200).
         """
         self._function = torch.clone
         call: dict[str, Any] = {"seed": 1, "layout": "contiguous", "poison": 0, "own_stream": False, "first_seed": None}

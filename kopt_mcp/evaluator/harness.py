@@ -287,8 +287,9 @@ class Harness:
             with contextlib.ExitStack() as watched:
                 audits = None
                 if self._gate == "on" and len(processes) == 2:
-                    others = [(self._place, problem, s, job.timeout_s, False, spent) for s in sources]
-                    pairs = self._pairs(lambda: [CandidateProcess(*one) for one in others])
+                    pairs = self._pairs(
+                        lambda: [CandidateProcess(self._place, problem, s, job.timeout_s, spent=spent) for s in sources]
+                    )
                     pairs.start(processes, watched)
                     audits = partial(self._audit, problem, pairs)
                 else:

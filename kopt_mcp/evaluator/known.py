@@ -51,7 +51,7 @@ class Known(NamedTuple):
 
     @property
     def usable(self) -> bool:
-        """Whether anything is made of it: a gain may be lost by it, and nobody accused."""
+        """Whether it tells enough to look at a gain by it; where it does not, no gain is one, and nobody accused."""
         return self._doubt <= _USABLE_US
 
     @property

@@ -104,7 +104,7 @@ class CandidateProcess:
         self.isolation = self._runner.isolation
 
     def abandon(self) -> None:
-        """End it at once, without a candidate in it."""
+        """End it at once, with all that it started."""
         self._end()
 
     def load(self) -> None:
