@@ -95,12 +95,14 @@ def pairs_of(lines: Any) -> Callable[[int], AbstractContextManager[Pair | None]]
     return lambda number: nullcontext(Pair(lines, before(lines)))
 
 
-def looked(candidate: Open, incumbent: Open, claims: tuple[float, float], ratio: float = 1.0) -> Any:
+def looked(
+    candidate: Open, incumbent: Open, claims: tuple[float, float], ratio: float = 1.0, brief: bool = False
+) -> Any:
     arms = [Arm(None, samples=[us] * 9) for us in claims]  # type: ignore[arg-type]
     seeds = count(1)
     lines: Any = [candidate, incumbent]
     audit = Audit(pairs_of(lines), lambda line, *_: line, effect, lambda: next(seeds), Random(3))  # type: ignore[return-value, arg-type]
-    return audit, audit.look(arms, ratio, OUTPUTS, Blamed(arms), lambda: "mixed")
+    return audit, audit.look(arms, ratio, OUTPUTS, Blamed(arms), lambda: "mixed", brief)
 
 
 @pytest.mark.parametrize("noise_us", [0.0, 1.0, 5.0])
@@ -227,6 +229,17 @@ def test_where_one_round_leaves_doubt_there_is_another_and_more_where_a_gain_is_
     with pytest.raises(Fault, match="of which the harness's own clock sees"):
         looked(unlikely, Open(10.0, 10.0), (8.0, 10.0))
     assert [len(one.passed) for one in (quiet, unlikely, noisy)] == [8, 8 * 8, 24 * 8]
+
+
+def test_where_no_gain_can_be_accepted_one_round_looks_for_lies_and_at_nothing_that_chance_may_have_made() -> None:
+    noisy, small, lying = Open(2.0, 40.0), Open(99.95), Open(10.0)
+    audit, compared = looked(noisy, Open(10.0, 40.0), (2.0, 10.0), brief=True)
+    assert audit.sure < 2.0, "little is"
+    assert len(compared) >= 3
+    assert looked(small, Open(100.0), (98.93, 100.0), brief=True)[1] == []
+    with pytest.raises(Fault, match="of which the harness's own clock sees"):
+        looked(lying, Open(10.0), (5.0, 10.0), brief=True)
+    assert [len(one.passed) for one in (noisy, small, lying)] == [8, 0, 8]
 
 
 class Several:

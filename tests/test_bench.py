@@ -101,18 +101,64 @@ def test_a_large_effect_needs_fewer_blocks_than_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "us", "blocks"),
-    [("cuda", 106.0, 3), ("cuda", 103.0, 5), ("cuda", 94.0, 5), ("cuda", 85.0, 3), ("cpu", 106.0, 5)],
+    ("kind", "us", "blocks", "lost"),
+    [
+        ("cuda", 106.0, 3, True),
+        ("cuda", 103.0, 5, False),
+        ("cuda", 94.0, 5, False),
+        ("cuda", 85.0, 3, False),
+        ("cpu", 106.0, 5, False),
+        ("cpu", 120.0, 3, True),
+    ],
 )
 def test_a_loss_on_a_gpu_needs_to_be_less_large_for_an_early_end(
-    monkeypatch: pytest.MonkeyPatch, kind: str, us: float, blocks: int
+    monkeypatch: pytest.MonkeyPatch, kind: str, us: float, blocks: int, lost: bool
 ) -> None:
     work = benched(Claiming(us), Claiming(100.0), limits=PhysicalLimits(NONE.ceilings, 0, kind))
     monkeypatch.setattr(work, "_compare", lambda *_: None)
     while not work.decided:
         work.block()
         work.decide(0.0)
-    assert len(work.ratios) == blocks
+    assert (len(work.ratios), work.lost) == (blocks, lost)
+
+
+class Work:
+    """A workload that needs so many blocks."""
+
+    def __init__(self, needs: int, lost: bool = False) -> None:
+        self.needs, self.will_be_lost = needs, lost
+        self.blocks = 0
+        self.decided = self.lost = False
+        self.brief: bool | None = None
+
+    def block(self) -> None:
+        self.blocks += 1
+
+    def decide(self, floor: float) -> None:
+        assert floor == 0.02
+        self.decided = self.blocks == self.needs
+        self.lost = self.decided and self.will_be_lost
+
+    def finish(self, brief: bool) -> None:
+        self.brief = brief
+
+
+@pytest.mark.parametrize(
+    ("works", "blocks"),
+    [
+        ([Work(3), Work(8)], [3, 8]),
+        ([Work(3), Work(99)], [3, bench.MAX_BLOCKS]),
+        ([Work(3, lost=True), Work(4), Work(8)], [3, 4, bench.MIN_BLOCKS]),
+        ([Work(7, lost=True), Work(99)], [7, 7]),
+    ],
+)
+def test_a_workload_that_is_lost_ends_the_long_look_at_the_others(works: list[Work], blocks: list[int]) -> None:
+    rounds: list[tuple[int, int]] = []
+    bench.measure(works, 0.02, lambda *now: rounds.append(now))  # type: ignore[arg-type]
+    assert [work.blocks for work in works] == blocks
+    assert {work.brief for work in works} == {any(work.lost for work in works)}
+    assert [number for number, _ in rounds] == list(range(1, max(blocks) + 1))
+    assert rounds[2] == (3, sum(work.needs > 3 for work in works))
 
 
 def test_one_arm_alone_has_times_and_no_ratio() -> None:
@@ -248,8 +294,12 @@ class Looking:
     def __init__(self, output: Callable[[int], torch.Tensor], sure: float, most: float) -> None:
         self.output, self.sure, self.most = output, sure, most
         self.longest_us, self.seen, self.error = math.inf, 1.0, 0.0
+        self.brief: bool | None = None
 
-    def look(self, arms: Any, ratio: float, outputs: list[dict[str, Any]], blame: Any, hard: Any) -> list[Timed]:
+    def look(
+        self, arms: Any, ratio: float, outputs: list[dict[str, Any]], blame: Any, hard: Any, brief: bool
+    ) -> list[Timed]:
+        self.brief = brief
         assert outputs[0]["dtype"] == "float32"
         assert ratio == pytest.approx(2.0, rel=0.1), "that of the blocks"
         with blame(arms[1]):
@@ -257,18 +307,24 @@ class Looking:
 
 
 def audited(
-    output: Callable[[int], torch.Tensor], sure: float = math.inf, most: float = math.inf
+    output: Callable[[int], torch.Tensor], sure: float = math.inf, most: float = math.inf, brief: bool = False
 ) -> tuple[WorkloadBench, WorkloadResult]:
     work = benched(Claiming(5.0), Claiming(10.0))
-    work._audit = Looking(output, sure, most)  # type: ignore[assignment]
+    work._audit = looking = Looking(output, sure, most)  # type: ignore[assignment]
     work.warm_up()
     blocks(work, 6)
-    return work, work.finish()
+    result = work.finish(brief)
+    assert looking.brief is brief
+    return work, result
 
 
 def test_calls_that_passed_an_audit_are_compared_and_its_note_names_the_workload() -> None:
     case = PROBLEM.case(PROBLEM.workloads[0])
-    work, result = audited(lambda s: torch.softmax(draw(case.inputs, case.literals, s, "cpu").args[0], dim=-1))
+
+    def right(seed: int) -> torch.Tensor:
+        return torch.softmax(draw(case.inputs, case.literals, seed, "cpu").args[0], dim=-1)
+
+    work, result = audited(right, brief=True)
     assert result.status == "PASSED"
     assert work.note == f"{PROBLEM.workloads[0].name}: all of it is seen"
     with pytest.raises(Fault, match="the output of a timed call is wrong"):

@@ -182,6 +182,7 @@ class Audit:
         """`effect` says how far claims of calls that take so long may be off for good, see `Sampler`."""
         self._nth_pair, self._open = nth_pair, open_gate
         self._effect, self._seed, self._random = effect, seed, rng
+        self._most_rounds, self._most_pairs = _ROUNDS, _PAIRS
         self.note = ""
         self.sure = self.most = math.inf
         """The ratio of incumbent to candidate that is sure by the harness's clock, and the largest that it allows;
@@ -193,9 +194,18 @@ class Audit:
         own might seem to take no time at all, which no device allows."""
 
     def look(
-        self, arms: Sequence[Arm], ratio: float, outputs: list[dict[str, Any]], blame: Blame, hard: Hard
+        self,
+        arms: Sequence[Arm],
+        ratio: float,
+        outputs: list[dict[str, Any]],
+        blame: Blame,
+        hard: Hard,
+        brief: bool = False,
     ) -> list[Timed]:
         """See how much there is of a gain, claimed by the ratio or by the times; calls that are still to be compared.
+
+        A `brief` look is one round, at what chance does not make of nothing: enough to see a large lie, where no gain
+        will be made of it.
 
         Raises:
             Fault: `SUSPECT`, too little of it can be seen.
@@ -205,6 +215,10 @@ class Audit:
         if incumbent - candidate <= _AUDITED_GAIN * incumbent:
             return []
         claimed = self._claimed(candidate, incumbent, arms)
+        if brief:
+            if claimed <= 0:
+                return []
+            self._most_rounds = self._most_pairs = 1
         compared, gains = self._looks(arms, outputs, blame, claimed, hard)
         if not gains:
             self.sure = self.most = 1.0
@@ -244,7 +258,7 @@ class Audit:
         bar = _AUDITED_GAIN * stats.median(arms[1].samples)
         compared: list[Timed] = []
         gains: list[_Gain] = []
-        for number in range(_PAIRS):
+        for number in range(self._most_pairs):
             with self._nth_pair(number) as pair:
                 if pair is None:
                     break
@@ -284,7 +298,7 @@ class Audit:
             for line, arm, own in zip(lines, arms, typical, strict=True):
                 with blame(arm):
                     gates.append(stack.enter_context(closing(self._open(line, outputs, max(typical), own))))
-            for _ in range(_ROUNDS):
+            for _ in range(self._most_rounds):
                 for which, kind in self._random.sample(turns, len(turns)):
                     with blame(arms[which]):
                         if kind is None:

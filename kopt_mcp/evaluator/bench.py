@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -81,6 +82,8 @@ class WorkloadBench:
         self.workload = workload
         self.ratios: list[float] = []
         self.decided = False
+        self.lost = False
+        """Whether the candidate is for sure so much slower here that no gain elsewhere can have it accepted."""
         self._arms, self._sampler, self._limits = list(arms), sampler, limits
         self._problem, self._device = problem, limits.kind
         self._check_incumbent = check_incumbent
@@ -174,7 +177,7 @@ class WorkloadBench:
         return self._sampler.effect(self._sampler.typical(self._arms[0].samples))
 
     def decide(self, floor: float) -> None:
-        """Set `decided` once more blocks would not change the verdict.
+        """Set `decided` once more blocks would not change the verdict, and `lost`.
 
         That is when the whole interval lies above, below or within the bar, or when what blocks can narrow is small
         beside what they cannot.
@@ -191,15 +194,16 @@ class WorkloadBench:
         ends = stats.widen(*sure, effect)
         ends = (ends[0] / self._unproven(), ends[1])
         gain = stats.least_gain(floor)
+        faster, slower = _EARLY_FACTORS[self._device]
+        self.lost = ends[1] < 1 / (1 + slower * gain)
         if blocks < MIN_BLOCKS:
-            faster, slower = _EARLY_FACTORS[self._device]
-            self.decided = ends[0] > 1 + faster * gain or ends[1] < 1 / (1 + slower * gain)
+            self.decided = self.lost or ends[0] > 1 + faster * gain
             return
         inside = low > 1 / (1 + gain) and high < 1 + gain
         self.decided = inside or ends[0] > 1 + gain or ends[1] < 1 / (1 + gain) or high / low - 1 < effect
 
-    def finish(self) -> WorkloadResult:
-        """The last checks, and the result."""
+    def finish(self, brief: bool = False) -> WorkloadResult:
+        """The last checks, and the result; `brief` where no gain can be accepted, because another workload is lost."""
         candidate = self._arms[0]
         with self._blamed(candidate):
             self._sampler.require_plausible(self._arms, self._audit is not None)
@@ -209,7 +213,7 @@ class WorkloadBench:
                 self._prepare_hard_values()
                 self._timed(candidate, self._seeds()[: 1 + self._random.randrange(self._calls)])
                 self._look_at_hard_values(candidate)
-        self._audited()
+        self._audited(brief)
         # Too much may have been subtracted, of a call measured in a busier moment: nobody is to be accused of that.
         longest = stats.median(candidate.samples) * (1 + self._process_effect())
         self._limits.require_possible(self._needed(), self._output_bytes, longest)
@@ -233,12 +237,13 @@ class WorkloadBench:
             )
         return f"{self.workload.name}: {'; '.join(told)}" if told else ""
 
-    def _audited(self) -> None:
+    def _audited(self, brief: bool) -> None:
         """A gain must be one by the harness's own clock too, where that can see a call on the device."""
         if self._audit is None or len(self._arms) != 2:
             return
         with self._spent.on("audit"):
-            looked_at = self._audit.look(self._arms, stats.median(self.ratios), self._outputs, self._blamed, self._hard)
+            ratio = stats.median(self.ratios)
+            looked_at = self._audit.look(self._arms, ratio, self._outputs, self._blamed, self._hard, brief)
         with self._blamed(self._arms[0]):
             self._limits.require_possible(self._needed(), self._output_bytes, self._audit.longest_us)
         for timed in looked_at:
@@ -378,6 +383,31 @@ class WorkloadBench:
             cache="l2_cold",
             warm_us=arm.warm_us,
         )
+
+
+def measure(benches: Sequence[WorkloadBench], floor: float, during: Callable[[int, int], None]) -> list[WorkloadResult]:
+    """All workloads by turns, block by block, until each is decided: their results.
+
+    Args:
+        floor: the noise floor of the mean over the workloads.
+        during: called after each round of blocks, with how many there were and how many workloads need another.
+
+    Raises:
+        Fault: see `WorkloadBench`.
+    """
+    begin = time.monotonic()
+    lost = False
+    undecided = list(benches)
+    for blocks in range(1, MAX_BLOCKS + 1):
+        for work in undecided:
+            work.block()
+            work.decide(floor)
+        undecided = [b for b in undecided if not b.decided]
+        during(blocks, len(undecided))
+        lost = any(b.lost for b in benches)
+        if not undecided or (blocks >= MIN_BLOCKS and (lost or time.monotonic() - begin > BUDGET_S)):
+            break
+    return [b.finish(brief=lost) for b in benches]
 
 
 def combine(results: Sequence[WorkloadResult], seen: Sequence[tuple[float, float]]) -> Ratio | None:

@@ -350,17 +350,12 @@ class Harness:
         with spent.on("settle"):
             self._place.spares.settle()
         observer.before()
-        begin = time.monotonic()
-        for number in range(bench.MAX_BLOCKS):
-            undecided = [b for b in benches if not b.decided]
-            if not undecided or (number >= bench.MIN_BLOCKS and time.monotonic() - begin > bench.BUDGET_S):
-                break
-            said(0.3 + 0.65 * number / bench.MAX_BLOCKS, f"block {number + 1}: {len(undecided)} workload(s) undecided")
-            for workload_bench in undecided:
-                workload_bench.block()
-                workload_bench.decide(job.floor)
+
+        def during(blocks: int, undecided: int) -> None:
+            said(0.3 + 0.65 * blocks / bench.MAX_BLOCKS, f"{blocks} block(s) timed, {undecided} workload(s) undecided")
             observer.during()
-        results = [b.finish() for b in benches]
+
+        results = bench.measure(benches, job.floor, during)
         return results, [b.note for b in benches], bench.combine(results, [b.seen for b in benches])
 
     def _sampler(self, problem: Problem, workload: Workload) -> Sampler:
