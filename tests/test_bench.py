@@ -361,6 +361,11 @@ def test_a_gain_is_sure_and_reported_only_as_far_as_the_harness_has_seen_it() ->
     assert found(1.3, 2.5) == (1.3, near(2.0, rel=0.05), near(5.0, rel=0.05))
     assert found(1.2, 1.25) == (1.2, 1.25, near(8.0, rel=0.05))
     assert found(1.0, 1.0) == (1.0, 1.0, near(10.0, rel=0.05))
+    not_believed, believed = audited(right, 1.0, 1.0)[1].timing, audited(right, 1.3, 2.5)[1].timing
+    assert not_believed is not None
+    assert believed is not None
+    assert not_believed.p10_us == not_believed.latency_us == not_believed.p90_us, "no call is quicker than is believed"
+    assert (not_believed.warm_us, believed.warm_us) == (None, 5.0)
 
 
 def test_calls_that_take_next_to_nothing_by_the_harnesss_clock_are_not_believed() -> None:

@@ -1,4 +1,7 @@
-"""A stream of its own waits for the harness's last byte of each input, and works while the L2 is being cleared."""
+"""A stream of its own waits for the harness's last byte of each input, and works while the L2 is being cleared.
+
+A stream that waits may also keep the device from changing hands, so that the harness cannot look: then no gain is one.
+"""
 
 import ctypes
 import struct
@@ -8,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-EXPECTED = ("SUSPECT", "CHEATED", "INCORRECT_NUMERICAL", "DEVICE_BUSY", "TIMEOUT")
+EXPECTED = ("SUSPECT", "CHEATED", "INCORRECT_NUMERICAL", "DEVICE_BUSY", "TIMEOUT", "PASSED")
 TIMEOUT_S = 20.0
 TIMED = True
 WORKLOADS = ("4096x4096-fp32",)
