@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,10 @@ from kopt_mcp.evaluator.records import (
     TorchDevice,
 )
 from kopt_mcp.evaluator.runners import Gpu
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments" / "precision"))
+
+from busy import Busy
 
 STUB = Path(__file__).parent / "data" / "nvml" / "stub.c"
 ME, OTHER = os.getpid(), 4_000_000
@@ -73,6 +78,15 @@ def test_the_largest_share_of_each_process_counts_and_impossible_ones_do_not(dri
     device = Nvml("GPU-1", driver("PROCESSES"))
     assert device.utilisation_by_process(0) == {11: 90}
     assert device.utilisation_by_process(3000) == {}
+
+
+def test_how_long_a_device_worked_is_told_by_the_samples_between_two_moments(driver: Build) -> None:
+    device = Busy("GPU-1", driver("SAMPLES"))
+    assert device.seconds(0, 4_000_000) == pytest.approx(0.1 + 1.0 + 0.75)
+    assert device.seconds(1_500_000, 3_000_000) == pytest.approx(0.5), "the third was taken later"
+    assert device.seconds(3_500_000, 4_000_000) is None, "none was taken"
+    assert device.seconds(5_000_000, 6_000_000) is None
+    assert Busy("GPU-1", driver()).seconds(0, 1) is None, "an old driver"
 
 
 def test_what_a_driver_does_not_answer_is_none(driver: Build) -> None:

@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from busy import Busy  # noqa: E402
 
 from kopt_mcp import stats  # noqa: E402
 from kopt_mcp.evaluator.client import LocalEvaluator, Watch  # noqa: E402
@@ -55,8 +57,10 @@ def job(device: str, problem: Path, candidate: Path, incumbent: Path, workloads:
     )
 
 
-def rows(kind: str, evaluation: Evaluation, floors: dict[str, float], seconds: float) -> Iterator[dict[str, Any]]:
-    """What the accept rule says of each workload by itself."""
+def rows(
+    kind: str, evaluation: Evaluation, floors: dict[str, float], seconds: float, busy_s: float | None
+) -> Iterator[dict[str, Any]]:
+    """What the accept rule says of each workload by itself; the seconds are those of all of them."""
     for result in evaluation.workloads:
         if result.ratio is None or result.timing is None:
             continue
@@ -73,6 +77,7 @@ def rows(kind: str, evaluation: Evaluation, floors: dict[str, float], seconds: f
             "samples": result.timing.samples,
             "accepted": verdict == "better",
             "seconds": round(seconds, 2),
+            "gpu_s": None if busy_s is None else round(busy_s, 2),
             "notes": list(evaluation.notes),
         }
 
@@ -128,17 +133,24 @@ def measure(options: argparse.Namespace, write: Any) -> dict[str, str]:
     environment: dict[str, str] = {}
     faster, slower = planted_pair(kind, scratch)
     try:
+        here = evaluator.torch_device(options.device)
+        busy = Busy(here.uuid) if kind == "cuda" else None
         for name, count, work in (
             ("same", options.same, job(options.device, problem, kernel, kernel, sizes)),
             ("planted", options.planted, job(options.device, HERE / "test_planted.py", faster, slower, None)),
         ):
+            if count:  # so that no evaluation waits for the start of the harness
+                evaluator.describe(Path(work.problem), work.problem_sha256, options.device)
+                evaluator.ceilings(options.device, Watch())
             for _ in range(count):
                 if time.monotonic() > options.deadline:
                     break
-                begin = time.monotonic()
+                begin = time.time()
                 evaluation = evaluator.evaluate(work, Watch())
-                environment = {"device": evaluator.torch_device(options.device).name, **evaluation.environment}
-                for row in rows(name, evaluation, floors, time.monotonic() - begin):
+                end = time.time()
+                environment = {"device": here.name, **evaluation.environment}
+                busy_s = busy.seconds(int(begin * 1e6), int(end * 1e6)) if busy else None
+                for row in rows(name, evaluation, floors, end - begin, busy_s):
                     write(row)
     finally:
         evaluator.close()
@@ -154,8 +166,10 @@ def table(found: list[dict[str, Any]]) -> list[str]:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in found:
         groups[row["kind"], row["workload"]].append(row)
-    lines = ["| what | size | evaluations | accepted | median us | spread of the ratio (1 sigma) | median s |"]
-    lines.append("|---|---|---|---|---|---|---|")
+    lines = [
+        "| what | size | evaluations | accepted | median us | spread of the ratio | median s | most GPU s (of) |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for (kind, workload), group in sorted(groups.items(), reverse=True):
         ratios = [r["ratio"] for r in group]
         sigma = (sum((r - stats.median(ratios)) ** 2 for r in ratios) / len(ratios)) ** 0.5
@@ -163,12 +177,15 @@ def table(found: list[dict[str, Any]]) -> list[str]:
             better = sum(r > 1 for r in ratios)
             percent = sum(r >= 1.01 for r in ratios)
             accepted = f"'current > best' {better}, 'at least 1 %' {percent}"
-            lines.append(f"| do_bench means, unchanged | {workload} | {len(group)} | {accepted} | | {sigma:.2%} | |")
+            lines.append(f"| do_bench means, unchanged | {workload} | {len(group)} | {accepted} | | {sigma:.2%} | | |")
             continue
         accepted = str(sum(r["accepted"] for r in group))
         us, seconds = stats.median([r["us"] for r in group]), stats.median([r["seconds"] for r in group])
         name = "unchanged kernel" if kind == "same" else "planted gain"
-        lines.append(f"| {name} | {workload} | {len(group)} | {accepted} | {us:.1f} | {sigma:.2%} | {seconds:.1f} |")
+        busy = [r["gpu_s"] for r in group if r.get("gpu_s") is not None]
+        most = f"{max(busy):.1f} ({len(busy)})" if busy else ""
+        cells = (name, workload, str(len(group)), accepted, f"{us:.1f}", f"{sigma:.2%}", f"{seconds:.1f}", most)
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
