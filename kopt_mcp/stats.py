@@ -115,6 +115,11 @@ def aa_floor(ratios: Sequence[float]) -> float:
     return math.expm1(max(math.hypot(*off), abs(sum(off))) / len(off))
 
 
+def most_floor(floor: float, count: int) -> float:
+    """The most that the floor of one of so many ratios can be, by `aa_floor` of all of them."""
+    return math.expm1(count * math.log1p(floor))
+
+
 def least_gain(floor: float) -> float:
     """The gain that a change must show beyond doubt: 1 %, or twice the noise floor where that is more."""
     return max(LEAST_GAIN, 2 * floor)

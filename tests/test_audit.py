@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import Arm
-from kopt_mcp.evaluator.audit import Audit, Pair
+from kopt_mcp.evaluator.audit import Audit, How, Pair
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.gate import Passed, Values
-from kopt_mcp.evaluator.known import Known, Middle, apart, known
+from kopt_mcp.evaluator.known import Known, Middle, apart, known, quiet
 from kopt_mcp.evaluator.passage import NotShared, Went
 
 OUTPUTS = [{"shape": [64], "dtype": "float32", "bytes": 256}]
@@ -96,13 +97,13 @@ def pairs_of(lines: Any) -> Callable[[int], AbstractContextManager[Pair | None]]
 
 
 def looked(
-    candidate: Open, incumbent: Open, claims: tuple[float, float], ratio: float = 1.0, brief: bool = False
+    candidate: Open, incumbent: Open, claims: tuple[float, float], ratio: float = 1.0, how: How = "gains"
 ) -> Any:
     arms = [Arm(None, samples=[us] * 9) for us in claims]  # type: ignore[arg-type]
     seeds = count(1)
     lines: Any = [candidate, incumbent]
     audit = Audit(pairs_of(lines), lambda line, *_: line, effect, lambda: next(seeds), Random(3))  # type: ignore[return-value, arg-type]
-    return audit, audit.look(arms, ratio, OUTPUTS, Blamed(arms), lambda: "mixed", brief)
+    return audit, audit.look(arms, ratio, OUTPUTS, Blamed(arms), lambda: "mixed", how)
 
 
 @pytest.mark.parametrize("noise_us", [0.0, 1.0, 5.0])
@@ -222,6 +223,16 @@ def test_work_that_is_restless_makes_its_own_doubt_no_excuse() -> None:
         looked(candidate, Open(30.0, 0.3), (10.0, 30.0))
 
 
+def test_as_much_doubt_as_a_restless_candidate_would_need_is_not_given() -> None:
+    candidate = Open(30.0, 30.0)
+    arms = [Arm(None, samples=[us] * 9) for us in (24.0, 30.0)]  # type: ignore[arg-type]
+    seeds = count(1)
+    lines: Any = [candidate, Open(30.0, 0.3)]
+    audit = Audit(pairs_of(lines), lambda line, *_: line, effect, lambda: next(seeds), Random(3))  # type: ignore[return-value, arg-type]
+    with pytest.raises(Fault, match="is claimed, of which"):
+        audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed", "gains")
+
+
 def test_where_one_round_leaves_doubt_there_is_another_and_more_where_a_gain_is_likely() -> None:
     quiet, noisy, unlikely = Open(8.0), Open(2.0, 40.0), Open(30.0, 10.0)
     looked(quiet, Open(10.0), (8.0, 10.0))
@@ -231,15 +242,50 @@ def test_where_one_round_leaves_doubt_there_is_another_and_more_where_a_gain_is_
     assert [len(one.passed) for one in (quiet, unlikely, noisy)] == [8, 8 * 8, 24 * 8]
 
 
-def test_where_no_gain_can_be_accepted_one_round_looks_for_lies_and_at_nothing_that_chance_may_have_made() -> None:
-    noisy, small, lying = Open(2.0, 40.0), Open(99.95), Open(10.0)
-    audit, compared = looked(noisy, Open(10.0, 40.0), (2.0, 10.0), brief=True)
+def scattered(middle: float) -> list[float]:
+    """Claims that go up and down so much that chance could make any gain of them."""
+    return [0.01 * middle] * 3 + [middle] * 3 + [2.4 * middle] * 3
+
+
+def test_where_no_gain_can_be_accepted_one_round_sees_a_lie() -> None:
+    noisy, lying = Open(2.0, 40.0), Open(10.0)
+    audit, compared = looked(noisy, Open(10.0, 40.0), (2.0, 10.0), how="brief")
     assert audit.sure < 2.0, "little is"
     assert len(compared) >= 3
-    assert looked(small, Open(100.0), (98.93, 100.0), brief=True)[1] == []
     with pytest.raises(Fault, match="of which the harness's own clock sees"):
-        looked(lying, Open(10.0), (5.0, 10.0), brief=True)
-    assert [len(one.passed) for one in (noisy, small, lying)] == [8, 0, 8]
+        looked(lying, Open(10.0), (5.0, 10.0), how="brief")
+    assert [len(one.passed) for one in (noisy, lying)] == [8, 8]
+
+
+@pytest.mark.parametrize("how", ["brief", "gains", "all"])
+def test_claims_that_go_up_and_down_are_looked_at_too_and_not_reported(how: How) -> None:
+    candidate, incumbent = Open(100.0, 0.5), Open(100.0, 0.5)
+    arms = [Arm(None, samples=s) for s in (scattered(60.0), [100.0] * 9)]  # type: ignore[arg-type]
+    seeds = count(1)
+    audit = Audit(pairs_of([candidate, incumbent]), lambda line, *_: line, effect, lambda: next(seeds), Random(3))  # type: ignore[return-value, arg-type]
+    audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed", how)
+    assert candidate.passed, "whatever chance could make of it"
+    assert audit.most == pytest.approx(1.0, abs=0.01)
+    assert audit.most <= audit.highest < 1.05
+    assert (audit.seen, audit.error) == (pytest.approx(1.0, abs=0.01), 0.0)
+
+
+def test_calls_that_take_longer_than_is_claimed_are_suspected_where_all_are_looked_at() -> None:
+    slow, honest = Open(150.0), Open(100.0)
+    with pytest.raises(Fault, match=r"its calls take 50\.00 us longer by the harness's own clock than is claimed"):
+        looked(slow, Open(100.0), (100.0, 100.0), how="all")
+    assert looked(slow, Open(100.0), (100.0, 100.0), how="gains")[0].note == "", "nobody has looked"
+    audit = looked(honest, Open(100.0), (100.0, 100.0), how="all")[0]
+    assert (len(honest.passed), audit.note, audit.most, audit.seen) == (8, "", math.inf, 1.0), "as is claimed"
+    audit = looked(Open(103.0), Open(100.0), (103.0, 100.0), 100 / 103, "all")[0]
+    assert (audit.most, audit.seen) == (math.inf, pytest.approx(100 / (103 - UNTOLD_US))), "a loss that is claimed"
+
+
+def test_a_loss_that_is_not_claimed_counts_as_far_as_it_is_seen() -> None:
+    audit = looked(Open(101.9), Open(100.0), (100.0, 100.0), how="all")[0]
+    assert audit.seen == pytest.approx(100 / (101.9 - UNTOLD_US))
+    assert audit.most == pytest.approx(100 / 101.9), "the clock's own word"
+    assert audit.note == "its calls take 1.90 us longer by the harness's own clock than is claimed"
 
 
 class Several:
@@ -270,7 +316,7 @@ class Several:
         arms = [Arm(None, samples=[us] * 9) for us in (98.0, 100.0)]  # type: ignore[arg-type]
         seeds = count(1)
         audit = Audit(self, lambda line, *_: line, effect, lambda: next(seeds), Random(3))  # type: ignore[return-value, arg-type]
-        self.compared = audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed")
+        self.compared = audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed", "gains")
         return audit
 
 
@@ -356,7 +402,7 @@ def test_a_gain_that_chance_makes_of_none_is_looked_for_and_not_held_against_any
     arms = [Arm(None, samples=[8.0, 9.9, 11.8] * 3), Arm(None, samples=[8.1, 10.2, 12.2] * 3)]  # type: ignore[arg-type]
     lines: Any = [Open(1.0, 40.0), Open(1.0, 40.0)]
     audit = Audit(pairs_of(lines), lambda line, *_: line, effect, lambda: 1, Random(3))  # type: ignore[return-value, arg-type]
-    audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed")
+    audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed", "gains")
     assert audit.sure == 1.0
     assert "of 0.00 us gained for sure" in audit.note
     assert len(lines[0].passed) == 8, "once, since nothing will be made of it"
@@ -384,11 +430,42 @@ def test_a_call_that_must_be_tried_again_gets_other_values() -> None:
     assert candidate.passed[2] not in [t.seed for t in timed]
 
 
+def test_of_few_calls_more_is_uncertain_and_of_one_all() -> None:
+    went = [Went(us, 70.0) for us in (9.0, 10.0, 11.0)]
+    assert Middle.of(went).error > 2 * stats.median_error([9.0, 10.0, 11.0]), "by Student's t"
+    assert Middle.of(went * 30).error == pytest.approx(stats.median_error([9.0, 10.0, 11.0] * 30), rel=0.05)
+    assert (Middle.of(went[:1]).error, Middle.of([]).error) == (math.inf, math.inf)
+
+
+def test_before_which_the_host_was_late_nothing_is_known_to_be_quiet() -> None:
+    assert quiet([[Went(300.0, math.inf)], [Went(300.0, math.inf)]]) == [[], []]
+    assert quiet([[Went(300.0, math.inf)], [Went(300.0, 70.0)]]) == [[], [Went(300.0, 70.0)]]
+
+
+@pytest.mark.parametrize(("how", "rounds"), [("gains", 2), ("brief", 1)])
+def test_a_round_that_told_nothing_is_not_enough(how: How, rounds: int) -> None:
+    """All calls of our own but one of a kind were disturbed in the first."""
+    candidate = Open(5.0)
+    disturbed, going = Went(700.0, 700.0), candidate.known
+
+    def known(kind: int) -> Went | None:
+        own = going(kind)
+        return disturbed if candidate.own <= 9 and own is not None else own
+
+    candidate.known = known  # type: ignore[method-assign]
+    audit, _ = looked(candidate, Open(10.0), (5.0, 10.0), how=how)
+    assert len(candidate.passed) == 8 * rounds
+    if rounds == 2:
+        assert (audit.error < 0.2, audit.sure > 1.5) == (True, True)
+    else:
+        assert (audit.sure, audit.most, audit.error) == (1.0, 1.0, math.inf)
+
+
 def test_where_our_own_calls_did_not_pass_before_a_gain_is_none() -> None:
     arms = [Arm(None, samples=[us] * 9) for us in (5.0, 10.0)]  # type: ignore[arg-type]
     lines: Any = [Open(5.0), Open(10.0)]
     audit = Audit(lambda _: nullcontext(Pair(lines, None)), lambda line, *_: line, effect, lambda: 1, Random(3))  # type: ignore[return-value, arg-type]
-    assert audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed") == []
+    assert audit.look(arms, 1.0, OUTPUTS, Blamed(arms), lambda: "mixed", "gains") == []
     assert (audit.sure, audit.most, lines[0].passed) == (1.0, 1.0, [])
     assert "cannot be had" in audit.note
 
@@ -399,7 +476,7 @@ def test_a_gain_that_cannot_be_looked_into_is_none() -> None:
             raise NotShared
 
     audit, timed = looked(Secret(5.0), Open(10.0), (5.0, 10.0))
-    assert (audit.sure, audit.most, timed) == (1.0, 1.0, [])
+    assert (audit.sure, audit.most, audit.error, timed) == (1.0, 1.0, math.inf, [])
     assert "cannot be had" in audit.note
 
 

@@ -13,6 +13,7 @@ from evaluating import PROBLEMS
 from kopt_mcp.evaluator import bench
 from kopt_mcp.evaluator.answers import checked
 from kopt_mcp.evaluator.arms import Arm, Timed
+from kopt_mcp.evaluator.audit import How
 from kopt_mcp.evaluator.bench import WorkloadBench
 from kopt_mcp.evaluator.claimed import Claimed
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
@@ -125,22 +126,36 @@ def test_a_loss_on_a_gpu_needs_to_be_less_large_for_an_early_end(
 class Work:
     """A workload that needs so many blocks."""
 
+    among = 1
+
     def __init__(self, needs: int, lost: bool = False) -> None:
         self.needs, self.will_be_lost = needs, lost
         self.blocks = 0
         self.decided = self.lost = False
-        self.brief: bool | None = None
+        self.ratio: Ratio | None = None
+        self.how = ""
 
     def block(self) -> None:
         self.blocks += 1
 
-    def decide(self, floor: float) -> None:
-        assert floor == 0.02
+    def interval(self) -> Ratio | None:
+        return self.ratio
+
+    def decide(self, floor: float, workloads: int) -> None:
+        assert (floor, workloads) == (0.02, self.among)
         self.decided = self.blocks == self.needs
         self.lost = self.decided and self.will_be_lost
 
-    def finish(self, brief: bool) -> None:
-        self.brief = brief
+    def finish(self, how: str) -> None:
+        self.how = how
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, works: Any, **how: Any) -> list[tuple[int, int]]:
+    """Rounds of blocks."""
+    monkeypatch.setattr(Work, "among", len(works))
+    rounds: list[tuple[int, int]] = []
+    bench.measure(works, 0.02, lambda *now: rounds.append(now), **how)
+    return rounds
 
 
 @pytest.mark.parametrize(
@@ -152,13 +167,50 @@ class Work:
         ([Work(7, lost=True), Work(99)], [7, 7]),
     ],
 )
-def test_a_workload_that_is_lost_ends_the_long_look_at_the_others(works: list[Work], blocks: list[int]) -> None:
-    rounds: list[tuple[int, int]] = []
-    bench.measure(works, 0.02, lambda *now: rounds.append(now))  # type: ignore[arg-type]
+def test_a_workload_that_is_lost_ends_the_long_look_at_the_others(
+    monkeypatch: pytest.MonkeyPatch, works: list[Work], blocks: list[int]
+) -> None:
+    rounds = measured(monkeypatch, works)
     assert [work.blocks for work in works] == blocks
-    assert {work.brief for work in works} == {any(work.lost for work in works)}
+    assert {work.how for work in works} == {"brief" if any(work.lost for work in works) else "gains"}
     assert [number for number, _ in rounds] == list(range(1, max(blocks) + 1))
     assert rounds[2] == (3, sum(work.needs > 3 for work in works))
+
+
+def test_where_every_time_may_be_asked_for_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    works = [Work(3, lost=True), Work(8)]
+    measured(monkeypatch, works, thorough=True)
+    assert [(work.blocks, work.how) for work in works] == [(3, "all"), (8, "all")]
+
+
+def test_what_takes_too_long_ends_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "BUDGET_S", -1.0)
+    works = [Work(99), Work(3)]
+    measured(monkeypatch, works)
+    assert [work.blocks for work in works] == [bench.MIN_BLOCKS, 3]
+
+
+@pytest.mark.parametrize(("low", "how"), [(1.05, "all"), (0.95, "gains")])
+def test_all_workloads_are_looked_at_where_the_candidate_may_be_accepted(
+    monkeypatch: pytest.MonkeyPatch, low: float, how: str
+) -> None:
+    works = [Work(5), Work(5)]
+    for work in works:
+        work.ratio = Ratio(1.1, low, 1.2, 5)
+    works[1].ratio = Ratio(1.1, 1.09, 1.12, 5)
+    measured(monkeypatch, works)
+    assert {work.how for work in works} == {how}
+
+
+def test_a_loss_is_one_beyond_what_the_noise_floor_of_one_of_several_workloads_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work = benched(Claiming(113.0), Claiming(100.0), limits=PhysicalLimits(NONE.ceilings, 0, "cuda"))
+    monkeypatch.setattr(work, "_compare", lambda *_: None)
+    blocks(work, 5)
+    for workloads, lost in ((1, True), (5, True), (7, False)):
+        work.decide(0.01, workloads)
+        assert work.lost is lost, f"its own floor may be {workloads} %, and the bar twice that"
 
 
 def test_one_arm_alone_has_times_and_no_ratio() -> None:
@@ -294,12 +346,12 @@ class Looking:
     def __init__(self, output: Callable[[int], torch.Tensor], sure: float, most: float) -> None:
         self.output, self.sure, self.most = output, sure, most
         self.longest_us, self.seen, self.error = math.inf, 1.0, 0.0
-        self.brief: bool | None = None
+        self.how, self.highest = "", math.inf
 
     def look(
-        self, arms: Any, ratio: float, outputs: list[dict[str, Any]], blame: Any, hard: Any, brief: bool
+        self, arms: Any, ratio: float, outputs: list[dict[str, Any]], blame: Any, hard: Any, how: str
     ) -> list[Timed]:
-        self.brief = brief
+        self.how = how
         assert outputs[0]["dtype"] == "float32"
         assert ratio == pytest.approx(2.0, rel=0.1), "that of the blocks"
         with blame(arms[1]):
@@ -307,14 +359,14 @@ class Looking:
 
 
 def audited(
-    output: Callable[[int], torch.Tensor], sure: float = math.inf, most: float = math.inf, brief: bool = False
+    output: Callable[[int], torch.Tensor], sure: float = math.inf, most: float = math.inf, how: How = "gains"
 ) -> tuple[WorkloadBench, WorkloadResult]:
     work = benched(Claiming(5.0), Claiming(10.0))
     work._audit = looking = Looking(output, sure, most)  # type: ignore[assignment]
     work.warm_up()
     blocks(work, 6)
-    result = work.finish(brief)
-    assert looking.brief is brief
+    result = work.finish(how)
+    assert looking.how == how
     return work, result
 
 
@@ -324,7 +376,7 @@ def test_calls_that_passed_an_audit_are_compared_and_its_note_names_the_workload
     def right(seed: int) -> torch.Tensor:
         return torch.softmax(draw(case.inputs, case.literals, seed, "cpu").args[0], dim=-1)
 
-    work, result = audited(right, brief=True)
+    work, result = audited(right, how="brief")
     assert result.status == "PASSED"
     assert work.note == f"{PROBLEM.workloads[0].name}: all of it is seen"
     with pytest.raises(Fault, match="the output of a timed call is wrong"):
@@ -394,16 +446,17 @@ def test_workloads_are_combined_by_their_geometric_mean() -> None:
         WorkloadResult("b", "PASSED", ratio=Ratio(1.0, 0.9, 1.1, 9)),
         WorkloadResult("c", "PASSED"),
     ]
-    combined = bench.combine(results, [(math.inf, 0.0)] * 3)
+    ratios = [r.ratio for r in results]
+    combined = bench.combine(ratios, [(math.inf, 0.0)] * 3)
     assert combined is not None
     assert combined.value == pytest.approx(2.0)
     assert combined.low < 2.0 < combined.high
     assert combined.blocks == 5
-    assert bench.combine(results[2:], [(math.inf, 0.0)]) is None
+    assert bench.combine(ratios[2:], [(math.inf, 0.0)]) is None
 
 
 def test_a_gain_that_is_sure_in_none_of_several_workloads_is_not_sure_in_all_of_them() -> None:
-    lies = [WorkloadResult(str(n), "PASSED", ratio=Ratio(1.04, 1.0, 1.05, 5)) for n in range(8)]
+    lies = [Ratio(1.04, 1.0, 1.05, 5)] * 8
     combined = bench.combine(lies, [(1.002, 0.01)] * 8)
     assert combined is not None
     assert combined.value == pytest.approx(1.04)
@@ -422,11 +475,16 @@ def test_a_workload_that_the_clock_did_not_look_at_adds_nothing_to_what_is_sure(
     assert work.seen == (math.inf, 0.0), "it holds the clock itself"
     work._audit = looking  # type: ignore[assignment]
     assert work.seen == (1.0, 0.0)
-    results = [WorkloadResult(str(n), "PASSED", ratio=Ratio(1.0098, 1.0097, 1.01, 5)) for n in range(7)]
-    gain = WorkloadResult("gain", "PASSED", ratio=Ratio(1.03, 1.025, 1.035, 5))
-    combined = bench.combine([*results, gain], [*[work.seen] * 7, (1.03, 0.002)])
+    ratios = [Ratio(1.0098, 1.0097, 1.01, 5)] * 7
+    combined = bench.combine([*ratios, Ratio(1.03, 1.025, 1.035, 5)], [*[work.seen] * 7, (1.03, 0.002)])
     assert combined is not None
     assert combined.low < 1.01
+
+
+def test_nothing_is_sure_of_all_where_the_clock_could_not_look_at_one() -> None:
+    combined = bench.combine([Ratio(1.5, 1.45, 1.55, 5)] * 2, [(1.5, 0.001), (1.0, math.inf)])
+    assert combined is not None
+    assert (combined.value, combined.low) == (pytest.approx(1.5), 1.0)
 
 
 def blocks(work: WorkloadBench, count: int) -> None:

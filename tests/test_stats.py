@@ -18,6 +18,7 @@ from kopt_mcp.stats import (
     geometric_mean,
     least_gain,
     median,
+    most_floor,
     quantile,
     student,
     verdict,
@@ -74,6 +75,8 @@ def test_the_floor_of_one_workload_is_its_difference_from_itself() -> None:
     assert aa_floor([1.03]) == pytest.approx(0.03)
     assert aa_floor([1 / 1.03]) == pytest.approx(0.03)
     assert aa_floor([]) == 0
+    for ratios in ([1.05, *[1.0] * 7], [0.9, 1.1, 1.0], [1.02] * 4, [1 / 1.3]):
+        assert max(aa_floor([r]) for r in ratios) <= most_floor(aa_floor(ratios), len(ratios)) * (1 + 1e-9)
 
 
 def test_the_floor_of_a_mean_shrinks_with_the_number_of_its_workloads() -> None:

@@ -1,6 +1,7 @@
 """A claimed gain seen by the harness's own clock: both arms' calls through the gate, alternately.
 
-Whatever a candidate does to the clock, the eviction or the draw in its own process, here it must be faster. What a
+Whatever a candidate does to the clock, the eviction or the draw in its own process, here it must be faster. Where no
+gain is claimed it must not be slower than it claims, before a gain in other workloads can have it accepted. What a
 process takes whatever it calls is known from calls of our own, before it got its candidate and again between the calls.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import Arm, Timed
@@ -51,6 +52,9 @@ _UNTOLD_US, _SLACK_US = 0.25, 1.0
 _BY = "by the harness's own clock"
 _DOUBT = 3.0
 """Standard errors that the difference may be larger than it was seen; by `SURE` of them less of it is sure."""
+How = Literal["brief", "gains", "all"]
+"""What is looked into: claimed gains; these, one round each, where none of them can have the candidate accepted because
+it has lost another workload; or all workloads, where it might be accepted."""
 NO_ROOM = ("OUT_OF_MEMORY", "TIMEOUT", "RUNTIME_ERROR", "COMPILE_ERROR")
 """What is nobody's fault in processes that are started besides those that were timed."""
 
@@ -154,6 +158,11 @@ class _Gain(NamedTuple):
     """The most that a call of the candidate's can take by what was seen."""
 
     @property
+    def tells(self) -> bool:
+        """Whether calls enough went undisturbed."""
+        return math.isfinite(self.error)
+
+    @property
     def sure(self) -> float:
         """What there is of it for sure; it may be less than nothing."""
         return self.us - SURE * self.error
@@ -184,65 +193,65 @@ class Audit:
         self._effect, self._seed, self._random = effect, seed, rng
         self._most_rounds, self._most_pairs = _ROUNDS, _PAIRS
         self.note = ""
-        self.sure = self.most = math.inf
-        """The ratio of incumbent to candidate that is sure by the harness's clock, and the largest that it allows;
-        infinite where nothing was looked into."""
+        self.sure = self.most = self.highest = math.inf
+        """The ratio of incumbent to candidate that is sure by the harness's clock, and the largest that is to be
+        reported and that may be, where that clock does not believe what is claimed; else infinite."""
         self.seen, self.error = 1.0, 0.0
-        """The ratio that it sees, and its relative standard error."""
+        """The ratio that it sees, and its relative standard error; infinite where it could not look."""
         self.longest_us = math.inf
         """The most that a call of the candidate's can take by that clock: who gets the device sooner than calls of our
         own might seem to take no time at all, which no device allows."""
 
     def look(
-        self,
-        arms: Sequence[Arm],
-        ratio: float,
-        outputs: list[dict[str, Any]],
-        blame: Blame,
-        hard: Hard,
-        brief: bool = False,
+        self, arms: Sequence[Arm], ratio: float, outputs: list[dict[str, Any]], blame: Blame, hard: Hard, how: How
     ) -> list[Timed]:
         """See how much there is of a gain, claimed by the ratio or by the times; calls that are still to be compared.
 
-        A `brief` look is one round, at what chance does not make of nothing: enough to see a large lie, where no gain
-        will be made of it.
-
         Raises:
-            Fault: `SUSPECT`, too little of it can be seen.
+            Fault: `SUSPECT`, too little of it can be seen, or the calls take longer than is claimed.
         """
         candidate, incumbent = (stats.median(arm.samples) for arm in arms)
         candidate = min(candidate, incumbent / ratio)
-        if incumbent - candidate <= _AUDITED_GAIN * incumbent:
+        if how != "all" and incumbent - candidate <= _AUDITED_GAIN * incumbent:
             return []
-        claimed = self._claimed(candidate, incumbent, arms)
-        if brief:
-            if claimed <= 0:
-                return []
+        if how == "brief":
             self._most_rounds = self._most_pairs = 1
+        claimed = self._claimed(candidate, incumbent, arms)
         compared, gains = self._looks(arms, outputs, blame, claimed, hard)
         if not gains:
             self.sure = self.most = 1.0
+            self.error = math.inf
             self.note = (
                 f"no gain is seen {_BY}: its memory, the incumbent's or the device cannot be had as it has to be"
             )
             return compared
         gain = _Gain.average(gains)
-        self.longest_us = gain.longest
-        self.sure, self.seen = _ratio(incumbent, gain.sure), _ratio(incumbent, gain.us)
-        self.error = self.seen * gain.error / incumbent
-        if incumbent - candidate > gain.us + SURE * gain.excuse + _SLACK_US:
-            self.most = _ratio(incumbent, gain.us)  # then the clock's own word stands
-        seen_us = f"{gain.us:.2f} (±{_DOUBT * gain.error:.2f})"
-        self.note = f"{seen_us} of {max(claimed, 0):.2f} us gained for sure are seen {_BY}"
-        self.note += f", in {len(gains)} pairs of processes" if len(gains) > 1 else ""
         most = gain.us + _DOUBT * gain.excuse + _SLACK_US
-        if most < _SEEN_SHARE * claimed:
-            text = (
-                f"a gain of {claimed:.2f} us a call is claimed, of which the harness's own clock sees {gain.us:.2f} us"
-            )
+        self._take(gain, most, incumbent - candidate, incumbent, claimed)
+        if self.note and len(gains) > 1:
+            self.note += f", in {len(gains)} pairs of processes"
+        if most < (_SEEN_SHARE * claimed if claimed > 0 else claimed):
             with blame(arms[0]):
-                raise Fault("SUSPECT", f"{text}, or {most:.2f} us at the most")
+                raise Fault("SUSPECT", _untrue(claimed, incumbent - candidate, gain.us, most))
         return compared
+
+    def _take(self, gain: _Gain, most: float, difference: float, incumbent: float, claimed: float) -> None:
+        """What is made of what was seen, and may be at the most; the calls are said to be shorter by the difference."""
+        self.longest_us = gain.longest
+        self.sure = _ratio(incumbent, max(gain.sure, 0.0))
+        if claimed > 0:
+            self.seen = _ratio(incumbent, gain.us)
+            self.error = self.seen * gain.error / incumbent
+        else:  # what chance may have made is no gain, and no loss as far as the doubt goes
+            self.seen = min(1.0, _ratio(incumbent, gain.us + SURE * gain.excuse))
+        if difference > gain.us + SURE * gain.excuse + _SLACK_US:
+            # Then the clock's own word stands.
+            self.most, self.highest = _ratio(incumbent, gain.us), _ratio(incumbent, most)
+        if difference > _AUDITED_GAIN * incumbent:
+            seen_us = f"{gain.us:.2f} (±{_DOUBT * gain.error:.2f})"
+            self.note = f"{seen_us} of {max(claimed, 0):.2f} us gained for sure are seen {_BY}"
+        elif self.most < math.inf:
+            self.note = f"its calls take {difference - gain.us:.2f} us longer {_BY} than is claimed"
 
     def _claimed(self, candidate: float, incumbent: float, arms: Sequence[Arm]) -> float:
         """The gain in microseconds that is claimed beyond what chance makes of none; it may be nothing, or less."""
@@ -266,7 +275,7 @@ class Audit:
                     continue  # others may tell
                 seen = _Seen(pair.known, self._random)
                 try:
-                    gains.append(self._look(pair.lines, seen, arms, outputs, blame, claimed, hard))
+                    gain = self._look(pair.lines, seen, arms, outputs, blame, claimed, hard)
                 except NotShared:
                     break
                 except Fault as fault:
@@ -275,6 +284,9 @@ class Audit:
                     break
                 finally:
                     compared += seen.compared
+            if not gain.tells:
+                continue
+            gains.append(gain)
             likely = _Gain.average(gains)
             if claimed <= 0 or not likely.sure < _CLEAR * bar <= likely.us + _SLACK_US:
                 break
@@ -324,12 +336,23 @@ def _enough(gain: _Gain, claimed: float, bar: float) -> bool:
     """Whether more rounds would narrow what is sure and change nothing: nothing would be made of it, or all that could
     be is sure already, without a doubt (who looks often finds what chance makes sooner or later), or what they narrow
     is small beside what they do not."""
+    if not gain.tells:
+        return False
     if claimed <= 0 or _DOUBT * gain.error < _SURE_SHARE * claimed or SURE * gain.error < _UNTOLD_US:
         return True
     whole = _Gain.average([gain])
     return gain.sure >= (1 - _SURE_SHARE) * claimed and whole.us - _DOUBT * whole.error >= _CLEAR * bar
 
 
+def _untrue(claimed: float, difference: float, seen: float, most: float) -> str:
+    """What is wrong with a claim of which so much is seen, and so much may be there at the most."""
+    if claimed > 0:
+        what = f"a gain of {claimed:.2f} us a call is claimed, of which the harness's own clock sees {seen:.2f} us"
+        return f"{what}, or {most:.2f} us at the most"
+    longer = f"its calls take {difference - seen:.2f} us longer by the harness's own clock than is claimed"
+    return f"{longer}, and {claimed - most:.2f} us more than may be by chance"
+
+
 def _ratio(incumbent: float, gain: float) -> float:
-    """Of the incumbent's time to one that is shorter by so much, and never longer."""
-    return incumbent / max(incumbent - max(gain, 0.0), RESOLUTION_US)
+    """Of the incumbent's time to one that is shorter by so much."""
+    return incumbent / max(incumbent - gain, RESOLUTION_US)

@@ -23,7 +23,7 @@ from typing import Any
 
 from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import Arm, Sampler, Timed
-from kopt_mcp.evaluator.audit import Audit
+from kopt_mcp.evaluator.audit import Audit, How
 from kopt_mcp.evaluator.checks import calm_values, telling_values
 from kopt_mcp.evaluator.compare import BadReference, Expected
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
@@ -83,7 +83,8 @@ class WorkloadBench:
         self.ratios: list[float] = []
         self.decided = False
         self.lost = False
-        """Whether the candidate is for sure so much slower here that no gain elsewhere can have it accepted."""
+        """Whether the candidate is for sure so much slower here that no gain elsewhere can have it accepted, however
+        noisy this one workload is."""
         self._arms, self._sampler, self._limits = list(arms), sampler, limits
         self._problem, self._device = problem, limits.kind
         self._check_incumbent = check_incumbent
@@ -149,8 +150,8 @@ class WorkloadBench:
             return None
         value, low, high = stats.bootstrap_interval(self.ratios)
         low, high = stats.widen(value, low, high, self._process_effect())
-        sure, most = self._bounds()
-        return Ratio(min(value, most), min(low / self._unproven(), sure), high, len(self.ratios))
+        sure, most, highest = self._bounds()
+        return Ratio(min(value, most), min(low / self._unproven(), sure, most), min(high, highest), len(self.ratios))
 
     @property
     def seen(self) -> tuple[float, float]:
@@ -158,9 +159,10 @@ class WorkloadBench:
         infinite where it holds the clock anyway."""
         return (math.inf, 0.0) if self._audit is None else (self._audit.seen, self._audit.error)
 
-    def _bounds(self) -> tuple[float, float]:
-        """The ratio that is sure by the harness's own clock, and the largest that it allows."""
-        return (math.inf, math.inf) if self._audit is None else (self._audit.sure, self._audit.most)
+    def _bounds(self) -> tuple[float, float, float]:
+        """The ratio that is sure by the harness's own clock, the largest that may be reported, and the largest that may
+        be true."""
+        return (math.inf,) * 3 if self._audit is None else (self._audit.sure, self._audit.most, self._audit.highest)
 
     def _unproven(self) -> float:
         """By which factor the fastest call that was seen to be right is slower than what stands for all of them.
@@ -176,8 +178,9 @@ class WorkloadBench:
         """Relative half-width of what does not average out within one evaluation."""
         return self._sampler.effect(self._sampler.typical(self._arms[0].samples))
 
-    def decide(self, floor: float) -> None:
-        """Set `decided` once more blocks would not change the verdict, and `lost`.
+    def decide(self, floor: float, workloads: int = 1) -> None:
+        """Set `decided` once more blocks would not change the verdict, and `lost`; the noise floor is that of the mean
+        over so many workloads.
 
         That is when the whole interval lies above, below or within the bar, or when what blocks can narrow is small
         beside what they cannot.
@@ -195,15 +198,16 @@ class WorkloadBench:
         ends = (ends[0] / self._unproven(), ends[1])
         gain = stats.least_gain(floor)
         faster, slower = _EARLY_FACTORS[self._device]
-        self.lost = ends[1] < 1 / (1 + slower * gain)
+        least_loss = max(slower * gain, stats.least_gain(stats.most_floor(floor, workloads)))
+        self.lost = ends[1] < 1 / (1 + least_loss)
         if blocks < MIN_BLOCKS:
-            self.decided = self.lost or ends[0] > 1 + faster * gain
+            self.decided = ends[1] < 1 / (1 + slower * gain) or ends[0] > 1 + faster * gain
             return
         inside = low > 1 / (1 + gain) and high < 1 + gain
         self.decided = inside or ends[0] > 1 + gain or ends[1] < 1 / (1 + gain) or high / low - 1 < effect
 
-    def finish(self, brief: bool = False) -> WorkloadResult:
-        """The last checks, and the result; `brief` where no gain can be accepted, because another workload is lost."""
+    def finish(self, how: How = "gains") -> WorkloadResult:
+        """The last checks, and the result."""
         candidate = self._arms[0]
         with self._blamed(candidate):
             self._sampler.require_plausible(self._arms, self._audit is not None)
@@ -213,7 +217,7 @@ class WorkloadBench:
                 self._prepare_hard_values()
                 self._timed(candidate, self._seeds()[: 1 + self._random.randrange(self._calls)])
                 self._look_at_hard_values(candidate)
-        self._audited(brief)
+        self._audited(how)
         # Too much may have been subtracted, of a call measured in a busier moment: nobody is to be accused of that.
         longest = stats.median(candidate.samples) * (1 + self._process_effect())
         self._limits.require_possible(self._needed(), self._output_bytes, longest)
@@ -237,13 +241,13 @@ class WorkloadBench:
             )
         return f"{self.workload.name}: {'; '.join(told)}" if told else ""
 
-    def _audited(self, brief: bool) -> None:
-        """A gain must be one by the harness's own clock too, where that can see a call on the device."""
+    def _audited(self, how: How) -> None:
+        """A gain must be one by the harness's own clock too, and a call not longer than is said, if that can see it."""
         if self._audit is None or len(self._arms) != 2:
             return
         with self._spent.on("audit"):
             ratio = stats.median(self.ratios)
-            looked_at = self._audit.look(self._arms, ratio, self._outputs, self._blamed, self._hard, brief)
+            looked_at = self._audit.look(self._arms, ratio, self._outputs, self._blamed, self._hard, how)
         with self._blamed(self._arms[0]):
             self._limits.require_possible(self._needed(), self._output_bytes, self._audit.longest_us)
         for timed in looked_at:
@@ -387,12 +391,18 @@ class WorkloadBench:
         )
 
 
-def measure(benches: Sequence[WorkloadBench], floor: float, during: Callable[[int, int], None]) -> list[WorkloadResult]:
-    """All workloads by turns, block by block, until each is decided: their results.
+def measure(
+    benches: Sequence[WorkloadBench], floor: float, during: Callable[[int, int], None], thorough: bool = False
+) -> list[WorkloadResult]:
+    """All workloads by turns, block by block, until each is decided, or one is lost, or it takes too long: results.
+
+    Where the candidate may be accepted the harness's own clock looks at all workloads: a loss that is not claimed would
+    have the gain in another one accepted. Where it cannot be, because it has lost one, at the gains for a moment.
 
     Args:
         floor: the noise floor of the mean over the workloads.
         during: called after each round of blocks, with how many there were and how many workloads need another.
+        thorough: nothing is left out; every time may be asked for.
 
     Raises:
         Fault: see `WorkloadBench`.
@@ -403,31 +413,35 @@ def measure(benches: Sequence[WorkloadBench], floor: float, during: Callable[[in
     for blocks in range(1, MAX_BLOCKS + 1):
         for work in undecided:
             work.block()
-            work.decide(floor)
+            work.decide(floor, len(benches))
         undecided = [b for b in undecided if not b.decided]
         during(blocks, len(undecided))
-        lost = any(b.lost for b in benches)
+        lost = not thorough and any(b.lost for b in benches)
         if not undecided or (blocks >= MIN_BLOCKS and (lost or time.monotonic() - begin > BUDGET_S)):
             break
-    return [b.finish(brief=lost) for b in benches]
+    claimed = combine([b.interval() for b in benches], [(math.inf, 0.0)] * len(benches))
+    promising = claimed is not None and claimed.low > 1 + stats.least_gain(floor)
+    how: How = "brief" if lost else "all" if thorough or promising else "gains"
+    return [b.finish(how) for b in benches]
 
 
-def combine(results: Sequence[WorkloadResult], seen: Sequence[tuple[float, float]]) -> Ratio | None:
+def combine(ratios: Sequence[Ratio | None], seen: Sequence[tuple[float, float]]) -> Ratio | None:
     """Geometric mean of the workloads' ratios; the half-widths add up in quadrature on the logarithmic scale.
 
     What is claimed and not `seen` by the harness's own clock may be missing in all of them, and is no noise that evens
-    out: the lower end is no more than the same made of what is seen, with the errors of that.
+    out: the lower end is no more than the same made of what is seen, with the errors of that, and 1 where it could not
+    look at one of them (an infinite error).
     """
-    timed = [(r.ratio, *one) for r, one in zip(results, seen, strict=True) if r.ratio is not None]
+    timed = [(ratio, *one) for ratio, one in zip(ratios, seen, strict=True) if ratio is not None]
     if not timed:
         return None
-    ratios = [ratio for ratio, *_ in timed]
-    value = stats.geometric_mean([r.value for r in ratios])
-    down = math.sqrt(sum(math.log(r.value / max(r.low, 1e-9)) ** 2 for r in ratios)) / len(ratios)
-    up = math.sqrt(sum(math.log(r.high / r.value) ** 2 for r in ratios)) / len(ratios)
+    value = stats.geometric_mean([r.value for r, *_ in timed])
+    down = math.sqrt(sum(math.log(r.value / max(r.low, 1e-9)) ** 2 for r, *_ in timed)) / len(timed)
+    up = math.sqrt(sum(math.log(r.high / r.value) ** 2 for r, *_ in timed)) / len(timed)
     by_clock = stats.geometric_mean([min(ratio.value, by) for ratio, by, _ in timed])
-    by_clock *= math.exp(-SURE * math.hypot(*(error for *_, error in timed)) / len(timed))
-    return Ratio(value, min(value * math.exp(-down), by_clock), value * math.exp(up), min(r.blocks for r in ratios))
+    error = math.hypot(*(error for *_, error in timed)) / len(timed)
+    by_clock = by_clock * math.exp(-SURE * error) if math.isfinite(error) else 1.0
+    return Ratio(value, min(value * math.exp(-down), by_clock), value * math.exp(up), min(r.blocks for r, *_ in timed))
 
 
 def new_seed() -> int:

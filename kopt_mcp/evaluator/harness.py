@@ -355,8 +355,9 @@ class Harness:
             said(0.3 + 0.65 * blocks / bench.MAX_BLOCKS, f"{blocks} block(s) timed, {undecided} workload(s) undecided")
             observer.during()
 
-        results = bench.measure(benches, job.floor, during)
-        return results, [b.note for b in benches], bench.combine(results, [b.seen for b in benches])
+        results = bench.measure(benches, job.floor, during, thorough=job.kind == "confirm")
+        ratio = bench.combine([r.ratio for r in results], [b.seen for b in benches])
+        return results, [b.note for b in benches], ratio
 
     def _sampler(self, problem: Problem, workload: Workload) -> Sampler:
         """How calls are timed here; what an empty one takes is measured by ourselves, on a GPU once."""

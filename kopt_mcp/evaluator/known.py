@@ -7,6 +7,7 @@ whether it has changed what all calls take.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
@@ -140,4 +141,5 @@ def apart(before: Sequence[Middle], now: Sequence[Middle]) -> Middle:
 def quiet(several: Sequence[Sequence[Went]]) -> list[list[Went]]:
     """What went while the device did nothing else, by how long filling and evicting took before at best, in any."""
     least = min((went.cleared_us for one in several for went in one), default=0.0)
-    return [[went for went in one if went.cleared_us <= _QUIET * least + _QUIET_US] for one in several]
+    most = min(_QUIET * least + _QUIET_US, sys.float_info.max)  # infinite is none that the host was in time for
+    return [[went for went in one if went.cleared_us <= most] for one in several]
