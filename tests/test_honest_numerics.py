@@ -174,6 +174,27 @@ def test_a_kernel_that_computes_in_float32_as_gpus_do_is_right(
         assert verdict.status == "PASSED", (seed, verdict.detail)
 
 
+def softmax_of_a_logarithm(x: Tensor) -> Tensor:
+    return torch.exp(x - torch.logsumexp(x, dim=-1, keepdim=True))
+
+
+@pytest.mark.parametrize("function", [softmax_unfused, softmax_of_a_logarithm])
+@pytest.mark.parametrize("distribution", ["large", "mixed", "sorted+large"])
+def test_what_is_rounded_before_an_exponential_is_right_where_the_problem_declares_nothing_of_it(
+    function: Callable[..., Any], distribution: str
+) -> None:
+    """Of two large elements of a row both may have been moved the same way, as if their rounding meant nothing."""
+    file = ROOT / "tests" / "cheats" / "problems" / "softmax.py"
+    problem = load_problem(file.read_bytes(), str(file))
+    case = problem.case(problem.workloads[0])
+    for seed in range(12):
+        (x,) = draw(case.inputs, case.literals, seed, "cpu", distribution).args
+        expected = expected_outputs(problem, case, seed, "cpu", distribution)
+        verdict = judge_all([function(x)], expected)
+        assert verdict.status == "PASSED", (seed, verdict.detail)
+        assert judge_all([function(x.half().float())], expected).status != "PASSED", "a step down"
+
+
 def softmax_of_a_tf32_argument(x: Tensor) -> Tensor:
     exp = tf32(x - x.amax(dim=-1, keepdim=True)).exp()
     return exp / exp.sum(dim=-1, keepdim=True)
