@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kopt_mcp.evaluator import inputs, reference
-from kopt_mcp.evaluator.inputs import GAPS, GUARD, draw, room
+from kopt_mcp.evaluator.inputs import GAPS, GUARD, NEARER, VECTOR, draw, room
 from kopt_mcp.problem import DISTRIBUTIONS, LAYOUTS, Make
 
 MAKE = Make("float32")
@@ -27,17 +27,18 @@ def bits(tensor: torch.Tensor) -> str:
     return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_another_process_draws_the_same_bits(distribution: str) -> None:
+@pytest.mark.parametrize("distribution", [*DISTRIBUTIONS, *NEARER])
+def test_another_process_draws_the_same_bits_in_the_same_layout(distribution: str) -> None:
     program = (
         "import sys, hashlib; from kopt_mcp.evaluator.inputs import draw; from kopt_mcp.problem import Make;"
-        "t = draw([Make('float32').normal(6, 50)], [], 7, 'cpu', sys.argv[1]).args[0];"
-        "print(hashlib.sha256(t.contiguous().numpy().tobytes()).hexdigest())"
+        "t = draw([Make('float32').normal(6, 50)], [], 7, 'cpu', sys.argv[1], 'cut').args[0];"
+        "print(hashlib.sha256(t.contiguous().numpy().tobytes()).hexdigest(), t.stride(), t.storage_offset())"
     )
     command = [sys.executable, "-c", program, distribution]
-    if distribution in ("normal", "outlier"):  # one process a distribution would cost seconds and tell no more
+    if distribution in ("normal", "outlier", "far"):  # one process a distribution would cost seconds and tell no more
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-        assert said == bits(only(7, distribution))
+        here = only(7, distribution, "cut")
+        assert said == f"{bits(here)} {here.stride()} {here.storage_offset()}"
     assert bits(only(7, distribution)) == bits(only(7, distribution))
     assert bits(only(7, distribution)) != bits(only(8, distribution))
 
@@ -88,7 +89,37 @@ def test_of_several_distributions_every_row_is_of_one_and_which_is_drawn() -> No
     assert sum(set(row.tolist()) == {-2, 8} for row in within) == 3
 
 
-@pytest.mark.parametrize("distribution", [*DISTRIBUTIONS, "tiny+equal"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_values_far_from_zero_are_beyond_what_any_exponential_holds_and_finite(dtype: str) -> None:
+    recipes: list[object] = [Make(dtype).normal(40, 300)]
+    scales = set()
+    for seed in range(20):
+        drawn = only(seed, "far", recipes=recipes).double()
+        assert drawn.isfinite().all()
+        assert (drawn.abs().amax(dim=-1) > 745).all()
+        assert {(bool((row > 745).all()), bool((row < -745).all())) for row in drawn} == {
+            (True, False), (False, True), (False, False)
+        }, "rows above zero, below it, and on both sides"  # fmt: skip
+        scales.add(round(float(drawn.abs().min(dim=-1).values.max())))
+        piece = only(seed, "mixed-far", recipes=recipes).double()
+        assert piece.isfinite().all()
+        assert (piece.amax(dim=-1) > 745).sum() == 1
+        assert ((piece > 745) | (piece.abs() < 10)).all()
+    assert len(scales) > 10, "how far is drawn"
+    assert max(scales) < (1100 if dtype == "float16" else 4300)
+
+
+@pytest.mark.parametrize("distribution", [*DISTRIBUTIONS, *NEARER])
+def test_one_input_alone_may_have_a_distribution_beside_others_that_are_normal(distribution: str) -> None:
+    recipes = [MAKE.normal(5, 33), MAKE.integers(7, high=4), MAKE.normal(5, 33)]
+    ordinary, all_of_it = draw(recipes, [], 3, "cpu").args, draw(recipes, [], 3, "cpu", distribution).args
+    alone = draw(recipes, [], 3, "cpu", f"{distribution}:2").args
+    assert torch.equal(alone[0], ordinary[0])
+    assert torch.equal(alone[1], ordinary[1])
+    assert torch.equal(alone[2], all_of_it[2])
+
+
+@pytest.mark.parametrize("distribution", [*DISTRIBUTIONS, *NEARER, "tiny+equal"])
 def test_scalars_and_empty_tensors_can_be_drawn(distribution: str) -> None:
     assert only(distribution=distribution, recipes=[MAKE.normal()]).shape == ()
     assert only(distribution=distribution, recipes=[MAKE.normal(0, 4)]).shape == (0, 4)
@@ -97,7 +128,7 @@ def test_scalars_and_empty_tensors_can_be_drawn(distribution: str) -> None:
 def test_of_several_distributions_each_is_computed_for_its_own_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int]] = []
 
-    def reshape(rows: torch.Tensor, name: str, _: object) -> torch.Tensor:
+    def reshape(rows: torch.Tensor, name: str, *_: object) -> torch.Tensor:
         seen.append((name, len(rows)))
         return torch.full_like(rows, float(len(seen)))
 
@@ -107,15 +138,74 @@ def test_of_several_distributions_each_is_computed_for_its_own_rows_only(monkeyp
     assert sorted(drawn[..., 0].flatten().tolist()) == [1.0] * 3 + [2.0] * 3 + [3.0] * 2
 
 
-@pytest.mark.parametrize("layout", [*LAYOUTS, "ragged"])
+@pytest.mark.parametrize("layout", [*LAYOUTS, *GAPS])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_a_layout_changes_the_memory_and_not_the_values(layout: str, dtype: str) -> None:
-    recipes: list[object] = [Make(dtype).normal(5, 33)]
+    recipes: list[object] = [Make(dtype).normal(4, 5, 33)]
     drawn = only(layout=layout, recipes=recipes)
     assert torch.equal(drawn, only(recipes=recipes))
-    assert drawn.is_contiguous() == (layout not in GAPS)
-    assert drawn.stride() == (33 + GAPS.get(layout, 0), 1)
-    assert (drawn.data_ptr() % 16 == 0) == (layout != "offset")
+    assert drawn.is_contiguous() == (layout in ("contiguous", "offset"))
+    assert drawn.stride(-1) == 1
+    if layout in ("contiguous", "strided", "offset"):
+        assert (drawn.data_ptr() % 16 == 0) == (layout != "offset")
+
+
+def gaps_and_columns(layout: str, cols: int, rows: int = 6) -> list[tuple[int, int]]:
+    """Of many seeds: the elements between two rows, and the column at which the first one begins."""
+    found = []
+    for seed in range(300):
+        drawn = only(seed, layout=layout, recipes=[MAKE.normal(rows, cols)])
+        found.append((drawn.stride(0) - cols, drawn.storage_offset() - GUARD // 4))
+    return found
+
+
+@pytest.mark.parametrize("cols", [32, 33, 50])
+def test_the_gaps_between_rows_and_their_first_column_are_drawn_from_the_seed(cols: int) -> None:
+    strided, ragged, cut = (gaps_and_columns(layout, cols) for layout in ("strided", "ragged", "cut"))
+    for found in (strided, ragged, cut):
+        gaps = [gap for gap, _ in found]
+        assert all(0 <= first <= gap for gap, first in found)
+        assert len(set(gaps)) > 20
+        assert max(gaps.count(gap) for gap in set(gaps)) < 60, "no gap can be counted on"
+        assert max(gaps) > 1000, "now and then it is large"
+    assert all(first % VECTOR == 0 and (gap % VECTOR == 0 or (gap + cols) % VECTOR == 0) for gap, first in strided)
+    assert any((gap + cols) % VECTOR == 0 for gap, _ in strided), "rows may all begin at whole vectors"
+    assert {gap % VECTOR for gap, _ in ragged} == {1, 3, 5, 7}
+    assert {first % VECTOR for _, first in ragged} == set(range(VECTOR))
+    assert {first % VECTOR for _, first in cut} == {1, 3, 5, 7}, "within a vector of whatever width"
+    assert {gap % VECTOR for gap, _ in cut} == set(range(VECTOR))
+
+
+def test_two_inputs_of_one_call_have_gaps_of_their_own() -> None:
+    recipes = [MAKE.normal(6, 50), MAKE.normal(6, 50)]
+    pairs = [draw(recipes, [], seed, "cpu", layout="strided").args for seed in range(20)]
+    assert any(a.stride() != b.stride() for a, b in pairs)
+
+
+def test_gaps_do_not_take_far_more_memory_than_the_tensor_itself() -> None:
+    for layout in ("strided", "ragged", "cut", "sliced"):
+        for seed in range(20):
+            (buffer,) = draw([Make("int8").normal(2, 40_000, 5)], [], seed, "cpu", layout=layout).buffers
+            assert buffer.numel() < 8 * 2 * 40_000 * 5
+
+
+def test_between_rows_lies_nothing_that_may_be_taken_for_a_value() -> None:
+    for layout in GAPS:
+        made = draw([MAKE.normal(4, 5, 33)], [], 1, "cpu", layout=layout)
+        ours = {float(value) for value in made.args[0].flatten()}
+        memory = made.buffers[0].view(torch.float32)
+        assert all(abs(float(value)) > 1e30 for value in memory if float(value) not in ours)
+
+
+def test_a_slice_in_the_middle_leaves_rows_that_are_not_equally_far_apart() -> None:
+    for recipe, strides in ((MAKE.normal(4, 5, 6), set()), (MAKE.normal(2, 3, 4, 6), set())):
+        for seed in range(40):
+            drawn = only(seed, layout="sliced", recipes=[recipe])
+            assert torch.equal(drawn, only(seed, recipes=[recipe]))
+            assert any(drawn.stride(n) > drawn.shape[n + 1] * drawn.stride(n + 1) for n in range(drawn.dim() - 2))
+            strides.add(drawn.stride())
+        assert len(strides) > 10
+    assert only(layout="sliced").is_contiguous(), "of two dimensions it is none"
 
 
 def test_a_layout_may_be_that_of_one_input_only() -> None:
@@ -184,7 +274,7 @@ def test_a_literal_is_a_copy_that_a_candidate_cannot_spoil() -> None:
     assert torch.equal(draw([recipe], make.literals, 1, "cpu").args[0], table)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS, *GAPS])
 @pytest.mark.parametrize("behind", [False, True])
 def test_one_byte_written_beside_an_input_is_seen(layout: str, behind: bool) -> None:
     guarded = draw(ROWS, [], 1, "cpu", layout=layout)

@@ -18,7 +18,7 @@ import torch
 
 from kopt_mcp.evaluator import cores, native, on_device, sandbox
 from kopt_mcp.evaluator.channel import Channel
-from kopt_mcp.evaluator.inputs import Guarded, draw, room
+from kopt_mcp.evaluator.inputs import NEARER, Guarded, draw, room
 from kopt_mcp.evaluator.loading import imported
 from kopt_mcp.evaluator.operators import computing, dispatched, kernel_rows
 from kopt_mcp.evaluator.outbox import COUNT, FAILED, TOKEN_BYTES, Outbox, dtype_name, view, where
@@ -103,7 +103,7 @@ class Candidate:
         for dtype in ("float32", "float16", "bfloat16"):
             spec = asdict(Spec("normal", (64, 64), dtype, {"scale": 1.0, "shift": 0.0}))
             self.workload({"inputs": [{"spec": spec}], "params": {}, "outputs": [], "literals": []})
-            for distribution in DISTRIBUTIONS:
+            for distribution in (*DISTRIBUTIONS, *NEARER):
                 self.call({**call, "distribution": distribution})
             self.sample({**call, "distribution": "normal", "spin_us": 10.0, "warm": False, "keep": False})
         if isinstance(self.clock, EventClock):

@@ -12,7 +12,7 @@ import secrets
 from dataclasses import dataclass
 from random import Random
 
-from kopt_mcp.evaluator.inputs import PERMUTED_DIM
+from kopt_mcp.evaluator.inputs import LEAST_DIM
 from kopt_mcp.problem import Case, Problem, Spec, Workload
 
 PUBLIC_SEED = 0
@@ -161,7 +161,7 @@ def _layouts(problem: Problem, case: Case) -> list[str]:
 
 def _laid_out(layout: str, case: Case) -> list[int]:
     """Positions of the inputs that this layout makes others of."""
-    least = PERMUTED_DIM if layout == "permuted" else 0
+    least = LEAST_DIM.get(layout, 0)
     return [position for position, one in enumerate(case.inputs) if isinstance(one, Spec) and len(one.shape) >= least]
 
 

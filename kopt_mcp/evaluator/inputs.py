@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 import torch
@@ -20,12 +21,30 @@ GUARD = 256
 _INPUT_MARK, _OUTPUT_MARK = 0x7F, 0x5A
 """What the red zones of the first input, and of the first output of a C function, hold; see `_mark`. Beside inputs it
 is huge or NaN in every floating type, so that what is read there shows."""
-GAPS = {"strided": 8, "ragged": 3}
-"""Elements between one row and the next, by layout: a whole vector, and no multiple of any."""
-PERMUTED_DIM = 3
-"""Least dimensions of a tensor whose `permuted` layout is another than its own."""
+GAPS = ("strided", "ragged", "cut", "sliced")
+"""The layouts in which rows lie apart. `strided`: whole vectors lie between two rows, or a row and what follows it are
+whole vectors together, and the first begins at one. `ragged`: an odd number of elements between them, and the first row
+begins anywhere. `cut`: it begins within a vector, as in `x[:, 1:]`. `sliced`: of a dimension before the last one a part
+is left out, so that not all rows are equally far apart, as in `x[:, :k, :]`. How much lies between them is drawn."""
+VECTOR = 8
+"""Elements that a vector has at most where gaps are whole ones."""
+LEAST_DIM = {"permuted": 3, "sliced": 3}
+"""Least dimensions of a tensor which such a layout makes another of."""
+_GAP, _LARGE_GAP = 128, 4096
+"""Most elements between two rows, mostly, and now and then."""
+_SPARE = 1 << 18
+"""Elements that a tensor's gaps may take where it has fewer itself."""
+_OFFSETS = 32
+"""Elements past an aligned address before which an `offset` tensor begins."""
 _LARGE_PIECE = 16
 """Most elements of a row that are large where one row is to be, and the share of a long row that they are at most."""
+_SCALES = {"tiny": 1e-3, "large": 64.0}
+NEARER = {"far": "large", "mixed-far": "mixed"}
+"""What is drawn instead where the operation is not defined for values so far from zero, or tells nothing there."""
+_FAR = {torch.float16: (768.0, 1024.0)}
+_FAR_ELSE = (768.0, 4096.0)
+"""Between which the scale of `far` values is drawn: above 745 the smallest double's logarithm, and the largest one's,
+are left behind, and in float16 no value may become infinite."""
 
 
 class Guarded:
@@ -68,7 +87,8 @@ def draw(
     distribution: str = "normal",
     layout: str = "contiguous",
 ) -> Guarded:
-    """Make the arguments of one call on `device`; with a number behind it, `layout` is that of one argument only."""
+    """Make the arguments of one call on `device`; with a number behind it (`large:1`, `strided:0`), a distribution or a
+    layout is that of one argument only, beside which the others are normal, or contiguous."""
     args: list[Any] = []
     buffers: list[torch.Tensor] = []
     keys = {int(item.args["key"]) for item in inputs if isinstance(item, Spec) and item.kind == "generated"}
@@ -80,9 +100,12 @@ def draw(
         if item.kind == "generated":
             values = sources[int(item.args["key"])][int(item.args["index"])]
         else:
-            values = _values(item, literals, seed * 1_000_003 + position, device, distribution)
+            values = _values(
+                item, literals, seed * 1_000_003 + position, device, _only_at(position, distribution, "normal")
+            )
         mark = _mark(_INPUT_MARK, len(buffers))
-        tensor, buffer = _place(values, getattr(torch, item.dtype), _layout_of(position, layout), mark)
+        where = _only_at(position, layout, "contiguous")
+        tensor, buffer = _place(values, getattr(torch, item.dtype), where, mark, (seed, position))
         args.append(tensor)
         buffers.append(buffer)
     return Guarded(args, buffers)
@@ -103,7 +126,8 @@ def _values(spec: Spec, literals: Sequence[torch.Tensor], seed: int, device: str
         values = torch.rand(spec.shape, generator=generator, device=device)
         return _scaled(_by_rows(values, distribution, generator, _bounded), stop - start, start)
     values = torch.randn(spec.shape, generator=generator, device=device)
-    values = _by_rows(values, distribution, generator, lambda rows, name: _reshape(rows, name, generator))
+    ends = _FAR.get(dtype, _FAR_ELSE)
+    values = _by_rows(values, distribution, generator, lambda rows, name: _reshape(rows, name, generator, ends))
     return _scaled(values, spec.args["scale"], spec.args["shift"])
 
 
@@ -152,18 +176,24 @@ def _bounded(values: torch.Tensor, distribution: str, ends: tuple[int, int] | No
     return values
 
 
-def _reshape(values: torch.Tensor, distribution: str, generator: torch.Generator | None = None) -> torch.Tensor:
+def _reshape(
+    values: torch.Tensor,
+    distribution: str,
+    generator: torch.Generator | None = None,
+    far: tuple[float, float] = _FAR_ELSE,
+) -> torch.Tensor:
     """Turn standard normal values into another distribution, along the last dimension where it matters."""
-    if distribution == "tiny":
-        return values.mul_(1e-3)
-    if distribution == "large":
-        return values.mul_(64.0)
+    if distribution in _SCALES:
+        return values.mul_(_SCALES[distribution])
+    if distribution == "far":
+        return _far(values, generator, far)
     if distribution in ("shifted", "zeros"):
         return _shifted(values, generator) if distribution == "shifted" else values.zero_()
     if values.numel() == 0 or values.dim() == 0:
         return values
-    if distribution == "mixed":
-        return values if values.dim() == 1 else _with_one_large_row(values, generator)
+    if distribution in ("mixed", "mixed-far"):
+        scale = _between(far, generator, values.device) if distribution == "mixed-far" else _SCALES["large"]
+        return values if values.dim() == 1 else _with_one_large_row(values, generator, scale)
     if distribution == "equal":
         return values[..., :1].expand_as(values).clone()
     if distribution == "outlier":
@@ -184,7 +214,27 @@ def _shifted(values: torch.Tensor, generator: torch.Generator | None) -> torch.T
     return values.add_((256.0 * up - 128.0)[..., None] if values.dim() else 128.0)
 
 
-def _with_one_large_row(values: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+def _between(ends: tuple[float, float], generator: torch.Generator | None, device: torch.device) -> torch.Tensor:
+    """A number between these, one as likely as its double; left on the device, so that nobody waits."""
+    low, high = ends
+    return low * (high / low) ** torch.rand((), generator=generator, device=device)
+
+
+def _far(values: torch.Tensor, generator: torch.Generator | None, ends: tuple[float, float]) -> torch.Tensor:
+    """Each row on both sides of zero, or all of it far above, or all of it far below.
+
+    They are scaled and not shifted: beside their mean their differences stay large, so that in no sum of them more
+    cancels than in one of ordinary values.
+    """
+    kind = torch.randint(0, 3, values.shape[:-1], generator=generator, device=values.device)
+    kind = kind[..., None] if values.dim() else kind
+    aside = torch.where(kind == 1, values.abs() + 1.0, -1.0 - values.abs())
+    return torch.where(kind == 0, values, aside).mul_(_between(ends, generator, values.device))
+
+
+def _with_one_large_row(
+    values: torch.Tensor, generator: torch.Generator | None, scale: float | torch.Tensor
+) -> torch.Tensor:
     """A kernel that looks at a few rows, or at a column, to choose its way must not find what matters.
 
     Which row it is, which piece of it, and how long that is (as often one or two elements as half of the most or all),
@@ -198,7 +248,7 @@ def _with_one_large_row(values: torch.Tensor, generator: torch.Generator | None)
     size = most ** torch.rand(1, generator=generator, device=device)
     piece = (torch.arange(length, device=device) - start) % length < size.floor()
     ordinary = rows.index_select(0, row)
-    rows.index_copy_(0, row, torch.where(piece, 64.0 * (ordinary.abs() + 1.0), ordinary))
+    rows.index_copy_(0, row, torch.where(piece, scale * (ordinary.abs() + 1.0), ordinary))
     return values
 
 
@@ -207,27 +257,71 @@ def _mark(first: int, position: int) -> int:
     return first ^ position % 32
 
 
-def _layout_of(position: int, layout: str) -> str:
-    """Of one input, where a layout may be meant for a single one: `strided:1`."""
-    name, one, only = layout.partition(":")
-    return name if not one or int(only) == position else "contiguous"
+def _only_at(position: int, named: str, else_: str) -> str:
+    """What is named for the input at this position, where it may be meant for a single one: `strided:1`."""
+    name, one, only = named.partition(":")
+    return name if not one or int(only) == position else else_
 
 
-def _place(values: torch.Tensor, dtype: torch.dtype, layout: str, mark: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copy `values`, rounded to `dtype`, into a fresh buffer with red zones, in the layout asked for."""
+def _place(
+    values: torch.Tensor, dtype: torch.dtype, layout: str, mark: int, secret: tuple[int, int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copy `values`, rounded to `dtype`, into a fresh buffer with red zones, in the layout asked for.
+
+    Args:
+        secret: the seed, and which input this is: what a layout leaves open is drawn from them.
+    """
     shape = tuple(values.shape)
-    if layout in GAPS and values.dim() >= 1 and values.numel():
-        tensor, buffer = _embed((*shape[:-1], shape[-1] + GAPS[layout]), dtype, values.device, 0, mark)
-        tensor = tensor[..., : shape[-1]]
-    elif layout == "permuted" and values.dim() >= PERMUTED_DIM:
+    rng = None if layout == "contiguous" else Random(secret[0] * 1_000_003 + secret[1])
+    if rng is not None and layout in GAPS and values.dim() >= LEAST_DIM.get(layout, 1) and values.numel():
+        whole, part = _slice(shape, layout, rng)
+        tensor, buffer = _embed(whole, dtype, values.device, 0, mark)
+        buffer.fill_(mark)  # what is read between the rows shows as well
+        tensor = tensor[part]
+    elif layout == "permuted" and values.dim() >= LEAST_DIM["permuted"]:
         tensor, buffer = _embed((*shape[:-3], shape[-2], shape[-3], shape[-1]), dtype, values.device, 0, mark)
         tensor = tensor.transpose(-3, -2)
     else:
-        tensor, buffer = _embed(shape, dtype, values.device, dtype.itemsize if layout == "offset" else 0, mark)
+        offset = 0 if rng is None or layout != "offset" else rng.randrange(1, _OFFSETS, 2) * dtype.itemsize
+        tensor, buffer = _embed(shape, dtype, values.device, offset, mark)
         if (strides := dense_strides(values)) is not None:
             tensor = tensor.as_strided(shape, strides)
     tensor.copy_(values)
     return tensor, buffer
+
+
+def _slice(shape: tuple[int, ...], layout: str, rng: Random) -> tuple[tuple[int, ...], tuple[slice, ...]]:
+    """The shape of a larger tensor, and which part of it has this shape, in one of the layouts in `GAPS`."""
+    count = math.prod(shape)
+    spare = max(count, _SPARE)
+    first, gap = [0] * len(shape), [0] * len(shape)
+    if layout == "sliced":
+        at = rng.randrange(1, len(shape) - 1)
+        gap[at] = rng.randint(1, max(1, min(4, spare // (count // shape[at]))))
+        first[at] = rng.randint(0, gap[at])
+        spare //= gap[at]
+    if layout != "sliced" or rng.random() < 0.5:
+        kind = layout if layout != "sliced" else rng.choice(("strided", "ragged", "cut"))
+        first[-1], gap[-1] = _columns(kind, shape[-1], spare // (count // shape[-1]), rng)
+    whole = tuple(size + more for size, more in zip(shape, gap, strict=True))
+    return whole, tuple(slice(start, start + size) for start, size in zip(first, shape, strict=True))
+
+
+def _columns(kind: str, cols: int, spare: int, rng: Random) -> tuple[int, int]:
+    """Elements ahead of a row, and between one row and the next, which are to be no more than `spare`."""
+    most = max(2 * VECTOR, min(_GAP if rng.random() < 0.75 else _LARGE_GAP, spare))
+    gap = rng.randint(1, most)
+    if kind == "ragged":
+        gap = min(gap | 1, most - 1 | 1)
+        return rng.randint(0, gap), gap
+    if kind == "cut" and rng.random() < 0.5:
+        return rng.randrange(1, gap + 1, 2), gap
+    gap = VECTOR * max(1, gap // VECTOR)
+    if rng.random() < 0.5:  # together with the row
+        gap += -cols % VECTOR
+    if kind == "cut":
+        return rng.randrange(1, gap + 1, 2), gap
+    return VECTOR * rng.randint(0, gap // VECTOR), gap
 
 
 def dense_strides(values: torch.Tensor) -> tuple[int, ...] | None:
