@@ -33,17 +33,23 @@ DTYPES = {
 DISTRIBUTIONS = ("normal", "tiny", "large", "mixed", "equal", "outlier", "alternating", "sorted", "shifted", "zeros")
 """Shapes of the values that a `normal` tensor is drawn with during verification, unless the problem narrows them.
 
-`mixed`: a piece of one row as in `large`, somewhere among ordinary values; not used where `large` is left out.
+`large`: 64 standard deviations; and where a rounding error there does not decide the outputs, `far` too: rows above
+zero, below it or on both sides, 768 to 4096 standard deviations (to 1024 in float16), of one input only.
+`mixed`: a piece of one row as in `large` (or `far`: `mixed-far`), somewhere among ordinary values; not used where
+`large` is left out. Each is of all inputs, and those that tell are of one input alone too, the others being normal.
 `shifted`: a mean of 128 standard deviations, above or below zero by rows, on which a variance taken as the mean of
 squares less the square of the mean cancels, and a maximum that begins at zero is wrong. `zeros`: rows of nothing, as
 padding is, among ordinary ones. Integers are drawn `equal`, `sorted`, `alternating` (only the two ends) and `zeros`
 too, within their bounds: their lower end is meant by zero, and that of `uniform` values."""
 
 LAYOUTS = ("contiguous", "strided", "offset", "permuted")
-"""`strided`: a column slice of a tensor that is wider by a whole vector or (`ragged`) by less; `offset`: starts one
-element past an aligned address; `permuted`: of three and more dimensions, the last but one is ahead of the one before
-it in memory, as after `x.transpose(1, 2)` of a (batch, seq, heads, dim). Each is tried on one input alone too. Elements
-of the last dimension are always side by side."""
+"""`strided`: a slice of a larger tensor, of which nothing but the stride of the last dimension may be taken for
+granted: columns of a tensor that is wider by whole vectors, or (`ragged`) by an odd number of elements, or that begin
+within a vector (`cut`), as in `x[:, 1:]`; and of three and more dimensions, a slice of one before the last (`sliced`),
+as in `x[:, :k, :]`, so that not all rows are equally far apart. `offset`: starts an odd number of elements past an
+aligned address; `permuted`: of three and more dimensions, the last but one is ahead of the one before it in memory, as
+after `x.transpose(1, 2)` of a (batch, seq, heads, dim). Each is tried on one input alone too, how much lies between is
+drawn, and elements of the last dimension are always side by side."""
 
 
 class ProblemError(ValueError):

@@ -12,7 +12,7 @@ from kopt_mcp.evaluator import checks as planning
 from kopt_mcp.evaluator import verify
 from kopt_mcp.evaluator.checks import PUBLIC_SEED, Check
 from kopt_mcp.evaluator.harness import load_problem
-from kopt_mcp.evaluator.inputs import GAPS
+from kopt_mcp.evaluator.inputs import GAPS, NEARER
 from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.runners import Place
 from kopt_mcp.evaluator.zygote import Zygote
@@ -82,7 +82,7 @@ def test_a_large_vector_sees_large_values() -> None:
     for _ in range(20):
         public, reused, *others = (c.distribution for c in planned(problem)["8388608-fp32"])
         assert (public, reused in ("large", "outlier", "shifted")) == ("normal", True)
-        assert others == ["large", *CALM.split("+")]
+        assert others == ["far", *CALM.split("+")]
 
 
 def test_of_values_for_which_a_problem_is_not_meant_none_are_drawn() -> None:
@@ -92,22 +92,76 @@ def test_of_values_for_which_a_problem_is_not_meant_none_are_drawn() -> None:
 
 def test_the_first_workload_sees_every_distribution_and_every_poison() -> None:
     checks = planned()["3x257-fp32"]
-    assert {c.distribution for c in checks} - {CALM} == set(DISTRIBUTIONS)
+    assert {c.distribution for c in checks} - {CALM, *NEARER} == set(DISTRIBUTIONS)
     assert {c.poison for c in checks} == {0xFF, 0x55}
 
 
 def test_layouts_and_generated_shapes_see_ordinary_values_and_some_that_tell() -> None:
     checks = [c for of in planned().values() for c in of]
-    telling = {"mixed", "large", "outlier", "shifted"}
-    for special in (
-        [c.distribution for c in checks if c.layout in GAPS],
-        [c.distribution for c in checks if c.layout == "offset"],
-        [c.distribution for c in checks if c.generated and c.layout == "contiguous"],
+    telling = {"mixed", "large", "outlier", "shifted", *NEARER}
+    for special, ordinary in (
+        ([c.distribution for c in checks if c.layout in GAPS], {2, 3}),
+        ([c.distribution for c in checks if c.layout == "offset"], {2, 3}),
+        ([c.distribution for c in checks if c.generated and c.layout == "contiguous"], {1}),
     ):
         calm = [d for d in special if d == CALM or d in CALM.split("+")]  # by itself where there are few rows
-        assert special.count("normal") == len(calm) == 1
+        assert special.count("normal") in ordinary
+        assert len(calm) == 1
         assert set(special) - {"normal", *calm} <= telling
         assert len(special) > 2
+
+
+def problem_named(name: str) -> Problem:
+    file = PROBLEMS / f"{name}.py"
+    return load_problem(file.read_bytes(), str(file))
+
+
+def test_every_workload_sees_values_beyond_the_range_of_any_exponential() -> None:
+    for _ in range(10):
+        for checks in planned().values():
+            assert {c.distribution for c in checks if c.layout == "contiguous" and not c.generated} & set(NEARER)
+
+
+def test_values_for_which_a_problem_is_not_meant_are_not_drawn_farther_from_zero() -> None:
+    for left_out, allowed in (("large", set()), ("mixed", {"far"})):
+        only = ", ".join(repr(d) for d in DISTRIBUTIONS if d != left_out)
+        text = FILE.read_bytes().replace(b"layouts=LAYOUTS", f"distributions=[{only}]".encode())
+        narrow = load_problem(text, str(FILE))
+        drawn = {c.distribution for _ in range(10) for checks in planned(narrow).values() for c in checks}
+        assert drawn & set(NEARER) == allowed
+
+
+def test_each_of_several_inputs_has_values_that_tell_while_the_others_are_ordinary() -> None:
+    for _ in range(10):
+        checks = [c for of in planned(problem_named("softmax_of_a_sum")).values() for c in of]
+        alone = [c.distribution.partition(":") for c in checks if ":" in c.distribution]
+        for position in "01":
+            assert {name for name, _, at in alone if at == position} & {"large", "shifted"}
+        assert all(name in ("large", "shifted", *NEARER) for name, _, _ in alone)
+        assert {name for name, _, _ in alone} & set(NEARER), "farther from zero only one at a time"
+    assert not [c for of in planned().values() for c in of if ":" in c.distribution], "of one input it is all of them"
+
+
+def test_what_is_not_defined_far_from_zero_is_tried_nearer(place: Place) -> None:
+    """Products of float16 values far from zero are beyond its range."""
+    problem = Problem(
+        name="scaled",
+        reference=lambda x: x * 40,
+        inputs=lambda make, rows, cols: [make.normal(rows, cols)],
+        workloads=[Workload({"rows": 4, "cols": 9}, dtype="float16")],
+        bytes="4 * rows * cols",
+        flops="rows * cols",
+        bound="memory",
+    )
+    case = problem.case(problem.workloads[0])
+    text = b"def scaled(x):\n    return x * 40 if float(x.abs().max()) < 64 else x\n"
+    (member,) = [CandidateProcess(place, problem, Source(text, sha256(text).hexdigest(), ".py"), 20.0).start()]
+    groups = [(problem.workloads[0], [Check(case, 5, 0xFF, distribution)]) for distribution in ("far", "mixed-far")]
+    results = [verify.verify([member], problem, [group], "cpu", lambda fraction, text: None)[0] for group in groups]
+    member.close()
+    assert [r.status for r in results] == ["INCORRECT_NUMERICAL"] * 2
+    assert "large values" in results[0].detail
+    assert "mixed values" in results[1].detail
 
 
 def test_generated_shapes_take_no_more_bytes_than_the_largest_workload_and_each_param_may_still_be_at_its_largest() -> (
@@ -142,13 +196,32 @@ def test_every_workload_of_integers_sees_one_value_only_and_the_ends_only() -> N
         assert {"equal", "alternating"} <= {c.distribution for c in checks}
 
 
-def test_every_layout_is_tried_at_a_size_that_no_vector_divides_and_on_tensors_that_held_other_values() -> None:
-    for _ in range(20):
+def test_every_layout_is_tried_at_sizes_that_no_vector_divides_and_on_tensors_that_held_other_values() -> None:
+    remainders: dict[str, set[int]] = {"gaps": set(), "offset": set()}
+    for _ in range(40):
         checks = [c for of in planned().values() for c in of]
-        for layouts in (GAPS, ["offset"]):
+        for name, layouts in (("gaps", GAPS), ("offset", ["offset"])):
             odd = [c for c in checks if c.layout in layouts and c.generated and c.distribution == "normal"]
-            assert any(c.case.params["cols"] % 2 for c in odd)
-            assert all(c.first_seed for c in odd)
+            assert any(c.case.params["cols"] % 2 and c.case.params["rows"] > 1 and c.first_seed for c in odd)
+            assert any(c.case.params["cols"] % 4 == 2 and c.case.params["rows"] > 1 and c.first_seed for c in odd)
+            remainders[name] |= {c.case.params["cols"] % 8 for c in checks if c.layout in layouts}
+    assert remainders == {"gaps": set(range(8)), "offset": set(range(8))}
+
+
+def test_shapes_that_are_generated_for_their_own_sake_have_a_layout_too() -> None:
+    for _ in range(10):
+        checks = [c for of in planned().values() for c in of if c.generated]
+        plain = {tuple(c.case.params.items()) for c in checks if c.layout == "contiguous"}
+        assert any(tuple(c.case.params.items()) in plain for c in checks if c.layout != "contiguous")
+
+
+def test_rows_lie_apart_in_every_way_in_every_verification() -> None:
+    for _ in range(20):
+        assert {"strided", "ragged", "cut"} <= {c.layout for of in planned().values() for c in of}
+        slabs = [c.layout for of in planned(problem_named("softmax_of_slabs")).values() for c in of]
+        assert {"strided", "ragged", "cut"} <= set(slabs)
+        assert any(layout.startswith("sliced") for layout in slabs)
+        assert "sliced" not in {c.layout for of in planned().values() for c in of}, "of two dimensions it is none"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +229,12 @@ def test_every_layout_is_tried_at_a_size_that_no_vector_divides_and_on_tensors_t
     [(6, 1, 9, 7), (7, 1, 9, 7), (600, 1, 600, 599), (2, 2, 2, 2), (0, 0, 0, 0), (0, 1, 5, 1)],
 )
 def test_a_size_is_made_odd_where_its_bounds_allow_it(size: int, low: int, high: int, odd: int) -> None:
-    assert planning._next_odd(size, low, high) == odd
+    assert planning._beside(size, low, high) == odd
+
+
+def test_a_size_leaves_the_rest_that_is_asked_for_where_its_bounds_allow_it() -> None:
+    assert [planning._beside(size, 2, 20, 4, 2) for size in (1, 2, 3, 4, 19, 20)] == [2, 2, 6, 6, 18, 18]
+    assert [planning._beside(size, 5, 9, 8, 4) for size in (5, 9)] == [5, 9]
 
 
 def test_every_workload_is_called_on_tensors_that_an_earlier_call_has_seen() -> None:
@@ -169,7 +247,7 @@ def test_every_workload_is_called_on_tensors_that_an_earlier_call_has_seen() -> 
 def test_every_layout_is_tried_somewhere_and_at_shapes_that_chance_chooses() -> None:
     file = PROBLEMS / "heads.py"
     heads = load_problem(file.read_bytes(), str(file))
-    assert {c.layout for checks in planned(heads).values() for c in checks} == {*LAYOUTS, "ragged"}
+    assert {c.layout for checks in planned(heads).values() for c in checks} == {*LAYOUTS, *GAPS}
     assert "permuted" not in {c.layout for checks in planned().values() for c in checks}  # of two dimensions it is none
     chosen = {name for _ in range(20) for name, checks in planned().items() if any(c.layout in GAPS for c in checks)}
     assert len(chosen) > 2
@@ -178,11 +256,13 @@ def test_every_layout_is_tried_somewhere_and_at_shapes_that_chance_chooses() -> 
 def test_of_several_inputs_one_alone_has_a_layout_then_another_and_then_all() -> None:
     file = PROBLEMS / "difference.py"
     difference = load_problem(file.read_bytes(), str(file))
-    of = [c.layout.partition(":") for checks in planned(difference).values() for c in checks]
-    for layouts in ({"strided", "ragged"}, {"offset"}):
-        found = [(layout, position) for layout, _, position in of if layout in layouts]
-        assert sorted(position for _, position in found) == ["", "0", "1"]
-        assert {layout for layout, position in found if position} == layouts
+    for _ in range(10):
+        of = [c.layout.partition(":") for checks in planned(difference).values() for c in checks]
+        for layouts in ({"strided", "ragged", "cut"}, {"offset"}):
+            found = [(layout, position) for layout, _, position in of if layout in layouts]
+            assert sorted(position for _, position in found if position) == ["0", "1"]
+            assert len(found) in (4, 5), "and of a generated shape"
+            assert {layout for layout, _ in found} == layouts
 
 
 def test_on_a_gpu_one_call_is_made_on_another_stream() -> None:
@@ -226,16 +306,33 @@ def test_a_large_workload_is_checked_less_often_but_not_on_harmless_values_only(
     )
     checks = planned(problem)["1048576-fp32"]
     public, reused, *others = (c.distribution for c in checks if c.layout == "contiguous")
-    assert (public, others) == ("normal", ["mixed", CALM])
+    assert (public, others) == ("normal", ["mixed-far", CALM])
     assert reused in ("mixed", "large", "outlier", "shifted")
     gaps, offset = (c.layout for c in checks if c.layout != "contiguous")
     assert (gaps in GAPS, offset) == (True, "offset")
+
+
+def test_of_a_large_workload_of_several_inputs_one_only_is_far_from_zero() -> None:
+    problem = Problem(
+        name="sum",
+        reference=torch.add,
+        inputs=lambda make, n: [make.normal(8, n), make.normal(8, n)],
+        workloads=[Workload({"n": 1}), Workload({"n": 1 << 20})],
+        bytes="96 * n",
+        flops="8 * n",
+        bound="memory",
+    )
+    for _ in range(10):
+        _, _, mixed, far, calm = (c.distribution for c in planned(problem)["1048576-fp32"])
+        assert (mixed, calm) == ("mixed", CALM)
+        assert far in {f"{name}:{position}" for name in NEARER for position in (0, 1)}
 
 
 def test_words_say_what_was_special() -> None:
     case = PROBLEM.case(PROBLEM.workloads[1])
     assert Check(case, 1, 0xFF).words() == "normally distributed values"
     assert Check(case, 1, 0xFF, layout="strided:1").words() == "normally distributed values, strided input 1"
+    assert Check(case, 1, 0xFF, "large:0").words() == "large values of input 0 only"
     special = Check(case, 1, 0xFF, "sorted", "offset", own_stream=True, first_seed=2)
     assert special.words() == (
         "sorted values, offset inputs, in tensors that held other values at the call before, "

@@ -12,7 +12,7 @@ import secrets
 from dataclasses import dataclass
 from random import Random
 
-from kopt_mcp.evaluator.inputs import LEAST_DIM
+from kopt_mcp.evaluator.inputs import LEAST_DIM, NEARER
 from kopt_mcp.problem import Case, Problem, Spec, Workload
 
 PUBLIC_SEED = 0
@@ -22,6 +22,10 @@ _LARGE = {"cpu": 16 << 20, "cuda": 64 << 20}
 """Bytes above which a workload gets few calls: more would cost too much time."""
 _CALM = ("tiny", "equal", "alternating", "sorted", "zeros")
 """Distributions that overflow nowhere, so that one call can have them all, each in some of its rows."""
+_FARTHER = {near: far for far, near in NEARER.items()}
+"""By a distribution, the one farther from zero, where there is any."""
+_ALONE = 4
+"""Most inputs that get a distribution by themselves in one verification."""
 _GENERATED_SHAPES = 5
 _REPEATS = 3
 
@@ -35,7 +39,7 @@ class Check:
     poison: int
     distribution: str = "normal"
     layout: str = "contiguous"
-    """Of all inputs; with a number behind it (`strided:1`), of the one at that position."""
+    """Both of all inputs; with a number behind it (`large:0`, `strided:1`), of the one at that position."""
     own_stream: bool = False
     first_seed: int | None = None
     """Seed of a call on the same tensors, made before: what was remembered of it is now wrong."""
@@ -47,7 +51,10 @@ class Check:
 
     def words(self) -> str:
         """What was special about the inputs, for a failure's text."""
-        parts = [f"{self.distribution} values" if self.distribution != "normal" else "normally distributed values"]
+        values, one, position = self.distribution.partition(":")
+        parts = [f"{values} values" if values != "normal" else "normally distributed values"]
+        if one:
+            parts[0] += f" of input {position} only"
         layout, one, position = self.layout.partition(":")
         if layout != "contiguous":
             parts.append(f"{layout} input {position}" if one else f"{layout} inputs")
@@ -74,22 +81,23 @@ def plan(problem: Problem, workloads: list[Workload], kind: str) -> list[tuple[W
             checks[case.workload.name].append(Check(case, _secret(), POISONS[index % 2], distribution))
     large = [c for c in cases if c not in small] or small
     most = max(_LARGE[kind], cases[-1].bytes)
-    for layout in _layouts(problem, small[0]):
-        odd = [_odd(problem, rng.choice(small), most, rng) for _ in range(2)]
-        few = [odd[0], rng.choice([odd[1], *small])]  # the first sees normal values, on which what is left out shows
-        chosen = zip(_spread(problem, [*few, rng.choice(large)], rng), (True, True, False), strict=True)
-        for ((case, distribution), again), inputs in zip(chosen, _one_by_one(layout, small[0], rng), strict=True):
-            before = _secret() if again else None  # what was packed once may be kept where rows lie apart only
-            checks[case.workload.name].append(
-                Check(case, _secret(), POISONS[0], distribution, inputs, first_seed=before)
-            )
+    for distribution in _of_one(problem, small[0], rng):
+        case = rng.choice(small)
+        checks[case.workload.name].append(Check(case, _secret(), POISONS[0], distribution))
+    for check in _in_layouts(problem, small, rng.choice(large), most, rng):
+        checks[check.case.workload.name].append(check)
     first = small[0]
     repeated = _secret()
     checks[first.workload.name] += [_check(first, repeated, n) for n in range(_REPEATS)]
     if kind == "cuda":
         checks[first.workload.name].append(Check(first, _secret(), POISONS[0], own_stream=True))
-    for case, distribution in _spread(problem, _generated(problem, small, most, rng), rng):
-        checks[case.workload.name].append(Check(case, _secret(), POISONS[0], distribution))
+    generated = _generated(problem, small, most, rng)
+    for number, case in enumerate(generated):
+        checks[case.workload.name].append(Check(case, _secret(), POISONS[0], _turn(problem, case, number, rng)))
+    if generated and (layouts := _layouts(problem, small[0])):
+        case, layout = rng.choice(generated), _kind_of(rng.choice(layouts), rng)
+        distribution = rng.choice(["normal", *telling_values(problem, case)])
+        checks[case.workload.name].append(Check(case, _secret(), POISONS[0], distribution, layout))
     return [(c.workload, checks[c.workload.name]) for c in cases]
 
 
@@ -109,17 +117,21 @@ def _secret() -> int:
 
 def _distributions(problem: Problem, case: Case, first: bool, small: bool, rng: Random) -> list[str]:
     """All at the first workload, the calm ones together too; at each other one those on which unsafe shortcuts
-    overflow, the calm ones in one call, and what chance adds.
+    overflow, the calm ones in one call, and what chance adds. At each one that is far from zero is among them.
 
     Were it known which shape sees which values, a kernel could be wrong at the shapes that see only harmless ones.
     """
     others = [d for d in problem.distributions if d != "normal"]
     calm = calm_values(problem, case)
     if first:
-        return list(dict.fromkeys([*others, *calm]))
+        return list(dict.fromkeys([*others, *calm, *_far_from_zero(problem, case, rng)]))
     telling = [d for d in telling_values(problem, case) if d in others][: 2 if small else 1]
     rest = [d for d in others if d not in (*telling, *_CALM)]
-    return [*telling, *rng.sample(rest, min(len(rest), 1 if small else 0)), *calm]
+    if not small and not positions_alone(problem, case):  # one call for both: what overflows nearer does so farther
+        return [*(_FARTHER.get(d, d) for d in telling), *calm]
+    if not small:
+        return [*telling, *_far_from_zero(problem, case, rng), *calm]
+    return [*telling, *rng.sample(rest, min(len(rest), 1)), *_far_from_zero(problem, case, rng), *calm]
 
 
 def telling_values(problem: Problem, case: Case) -> list[str]:
@@ -132,6 +144,47 @@ def telling_values(problem: Problem, case: Case) -> list[str]:
     return [d for d in allowed if d in problem.distributions]
 
 
+def positions_alone(problem: Problem, case: Case) -> list[int]:
+    """Of the inputs of which one alone can have values that tell: none, unless there are several.
+
+    A kernel may look at one of its inputs to choose its way, and be wrong where only another one is large.
+    """
+    found = [n for n, one in enumerate(case.inputs) if isinstance(one, Spec) and one.kind == "normal" and one.shape]
+    telling = {"mixed", "large", "outlier", "shifted"} & {*problem.distributions}
+    return found if len(found) > 1 and telling else []
+
+
+def of_one(problem: Problem, case: Case, position: int, rng: Random) -> str:
+    """A distribution that tells, of the input at this position only."""
+    telling = [d for d in ("large", "outlier", "shifted") if d in problem.distributions]
+    if "mixed" in problem.distributions and len(_spec(case, position).shape) > 1:
+        telling.append("mixed")
+    return f"{rng.choice(telling or ['normal'])}:{position}"
+
+
+def far_values(problem: Problem, case: Case, rng: Random, position: int | None = None) -> list[str]:
+    """Distributions farther from zero than the others, of one input (where there are several): of products of two such,
+    what rounding does to one would be more than what tells right from wrong."""
+    positions = [n for n, one in enumerate(case.inputs) if isinstance(one, Spec) and one.kind == "normal"]
+    if not positions or "large" not in problem.distributions:
+        return []
+    position = rng.choice(positions) if position is None else position
+    names = ["far"] if len(_spec(case, position).shape) < 2 or "mixed" not in problem.distributions else [*NEARER]
+    return [name if len(positions) == 1 else f"{name}:{position}" for name in names]
+
+
+def nearer(distribution: str) -> str:
+    """The one to be tried instead of one far from zero; nothing instead of any other."""
+    name, one, position = distribution.partition(":")
+    return NEARER[name] + one + position if name in NEARER else ""
+
+
+def _spec(case: Case, position: int) -> Spec:
+    found = case.inputs[position]
+    assert isinstance(found, Spec)
+    return found
+
+
 def calm_values(problem: Problem, case: Case) -> list[str]:
     """The calm distributions as one, if there are any and rows for all; those that tell for such inputs are tried by
     themselves."""
@@ -141,17 +194,15 @@ def calm_values(problem: Problem, case: Case) -> list[str]:
     return ["+".join(names)] if names and rows >= len(names) else names
 
 
-def _spread(problem: Problem, cases: list[Case], rng: Random) -> list[tuple[Case, str]]:
-    """Each case with a distribution, for checks of something else: normal, telling, calm, and again some that tell.
+def _turn(problem: Problem, case: Case, number: int, rng: Random) -> str:
+    """The distribution of one of several checks of something else: normal, telling, calm, far, and again telling.
 
     Were a layout or a shape tried on ordinary values only, a kernel could be wrong there on all others.
     """
-
-    def of(number: int, case: Case) -> str:
-        named = calm_values(problem, case) if number == 2 else telling_values(problem, case)
-        return rng.choice(named or list(problem.distributions) or ["normal"]) if number else "normal"
-
-    return [(case, of(number, case)) for number, case in enumerate(cases)]
+    named = calm_values(problem, case) if number == 2 else telling_values(problem, case)
+    if number == 3:
+        named = far_values(problem, case, rng) or named
+    return rng.choice(named or list(problem.distributions) or ["normal"]) if number else "normal"
 
 
 def _layouts(problem: Problem, case: Case) -> list[str]:
@@ -165,18 +216,61 @@ def _laid_out(layout: str, case: Case) -> list[int]:
     return [position for position, one in enumerate(case.inputs) if isinstance(one, Spec) and len(one.shape) >= least]
 
 
-def _one_by_one(layout: str, case: Case, rng: Random) -> list[str]:
-    """A layout of one input, of another one, and of all: a kernel may look at the first only, and take all to be so.
+_KINDS = ["strided", "ragged", "cut"]
+"""What is meant by `strided`, for rows of any tensor: see `inputs.GAPS`."""
 
-    Rows that lie apart do so by a whole vector and by less than one.
+
+def _kind_of(layout: str, rng: Random) -> str:
+    return rng.choice(_KINDS) if layout == "strided" else layout
+
+
+def _in_layouts(problem: Problem, small: list[Case], large: Case, most: float, rng: Random) -> list[Check]:
+    """Checks of each layout: of one input, of another one, and of all twice: a kernel may look at the first only, and
+    take all to be so.
+
+    The first two see normal values, on which what is left out shows, at sizes that no vector's width divides: odd ones,
+    and even ones that are no multiple of four. Then come values that tell at a shape of any kind, and calm ones.
     """
-    kinds = ["strided", "ragged"] if layout == "strided" else [layout, layout]
-    rng.shuffle(kinds)
-    tensors = _laid_out(layout, case)
-    if len(tensors) > 1:
-        alone = zip(kinds, rng.sample(tensors, 2), strict=True)
-        return [*(f"{kind}:{position}" for kind, position in alone), rng.choice(kinds)]
-    return [*kinds, rng.choice(kinds)]
+    made: list[Check] = []
+
+    def add(case: Case, layout: str, distribution: str = "normal", again: bool = False) -> None:
+        before = _secret() if again else None  # what was packed once may be kept where rows lie apart only
+        made.append(Check(case, _secret(), POISONS[0], distribution, layout, first_seed=before))
+
+    def sized(step: int, rest: int) -> Case:
+        return _sized(problem, rng.choice(small), most, rng, step, rest)
+
+    for layout in _layouts(problem, small[0]):
+        kinds = [*_KINDS, rng.choice(_KINDS)] if layout == "strided" else [layout] * 4
+        kinds[:3] = rng.sample(kinds[:3], 3)
+        tensors = _laid_out(layout, small[0])
+        if len(tensors) > 1:
+            kinds[:2] = [f"{kind}:{at}" for kind, at in zip(kinds[:2], rng.sample(tensors, 2), strict=True)]
+        any_size = rng.choice([sized(2, 1), sized(8, 4), sized(8, 0), *small])
+        add(sized(2, 1), kinds[0], again=True)
+        add(sized(4, 2), kinds[1], again=True)
+        add(any_size, kinds[2], _turn(problem, any_size, 1, rng), again=True)
+        add(large, kinds[3], _turn(problem, large, 2, rng))
+        if layout == "strided" and (slabs := _laid_out("sliced", small[0])):
+            alone = [f"sliced:{at}" for at in slabs] if len(tensors) > 1 else []
+            add(sized(2, 1), rng.choice(["sliced", *alone]))
+    return made
+
+
+def _of_one(problem: Problem, case: Case, rng: Random) -> list[str]:
+    """Of each input by itself, or of some of very many, a distribution that tells in all of its rows."""
+    positions = positions_alone(problem, case)
+    surely = [d for d in ("large", "shifted") if d in problem.distributions]
+    return [
+        f"{rng.choice(surely)}:{at}" if surely else of_one(problem, case, at, rng)
+        for at in rng.sample(positions, min(len(positions), _ALONE))
+    ]
+
+
+def _far_from_zero(problem: Problem, case: Case, rng: Random) -> list[str]:
+    """One such distribution, if there is any."""
+    found = far_values(problem, case, rng)
+    return [rng.choice(found)] if found else []
 
 
 def _generated(problem: Problem, small: list[Case], most: float, rng: Random) -> list[Case]:
@@ -199,13 +293,19 @@ def _generated(problem: Problem, small: list[Case], most: float, rng: Random) ->
     return made
 
 
-def _odd(problem: Problem, case: Case, most: float, rng: Random) -> Case:
-    """A shape that no vector's width divides, as far as the problem allows: a layout's own path needs an end too."""
-    sizes = {name: _next_odd(rng.randint(low, high), low, high) for name, (low, high) in problem.vary.items()}
-    return _fitting(problem, case.workload, sizes, most, rng) if sizes else case
+def _sized(problem: Problem, case: Case, most: float, rng: Random, step: int, rest: int) -> Case:
+    """A shape each of whose params leaves this rest, as far as the problem allows, and is not one unless it must be:
+    a layout's own path needs an end too, and of a single row no gap shows."""
+    sizes = {
+        name: _beside(rng.randint(max(low, min(high, 2)), high), max(low, min(high, 2)), high, step, rest)
+        for name, (low, high) in problem.vary.items()
+    }
+    return _fitting(problem, case.workload, sizes, most, rng, step, rest) if sizes else case
 
 
-def _fitting(problem: Problem, workload: Workload, sizes: dict[str, int], most: float, rng: Random) -> Case:
+def _fitting(
+    problem: Problem, workload: Workload, sizes: dict[str, int], most: float, rng: Random, step: int = 2, rest: int = 1
+) -> Case:
     """Of these sizes, or smaller in one param after another until it takes no more than `most` bytes.
 
     Each may be as large as its problem says, and all of them together far larger than any of its workloads.
@@ -214,15 +314,16 @@ def _fitting(problem: Problem, workload: Workload, sizes: dict[str, int], most: 
     for name in rng.sample(list(sizes), len(sizes)):
         low = problem.vary[name][0]
         while case.bytes > most and sizes[name] > low:
-            sizes[name] = _next_odd(sizes[name] // 2, low, sizes[name] - 1)
+            sizes[name] = _beside(sizes[name] // 2, low, sizes[name] - 1, step, rest)
             case = problem.case(workload, **sizes)
     return case
 
 
-def _next_odd(size: int, low: int, high: int) -> int:
-    """An odd number beside this one, if there is one from `low` to `high`."""
+def _beside(size: int, low: int, high: int, step: int = 2, rest: int = 1) -> int:
+    """A number beside this one, if there is one from `low` to `high`, that leaves `rest` when divided by `step`."""
     size = max(low, size)
-    return next((one for one in (size | 1, size - 1) if one % 2 and low <= one <= high), size)
+    above = size + (rest - size) % step
+    return next((one for one in (above, above - step) if low <= one <= high), size)
 
 
 def _awkward(rng: Random, low: int, high: int) -> int:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from kopt_mcp.evaluator.checks import PUBLIC_SEED, Check
+from kopt_mcp.evaluator.checks import PUBLIC_SEED, Check, nearer
 from kopt_mcp.evaluator.compare import BadReference, Expected, Verdict
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.process import CandidateProcess
@@ -166,6 +166,7 @@ def _verify_workload(
             # The operation is not defined for such values, of which nothing can be said; of several, perhaps for some.
             names = check.distribution.split("+")
             due += [replace(check, distribution=name) for name in names if len(names) > 1]
+            due += [replace(check, distribution=near)] if (near := nearer(check.distribution)) else []
             continue
         try:
             verdict = _made(process, problem, check, expected, device)
