@@ -22,7 +22,7 @@ from kopt_mcp.evaluator.inputs import draw
 from kopt_mcp.evaluator.limits import PhysicalLimits
 from kopt_mcp.evaluator.records import Ceilings, Ratio, WorkloadResult
 from kopt_mcp.evaluator.watching import fingerprint
-from kopt_mcp.problem import Problem
+from kopt_mcp.problem import Problem, Workload
 
 FILE = PROBLEMS / "softmax.py"
 PROBLEM: Problem = load_problem(FILE.read_bytes(), str(FILE))
@@ -504,6 +504,35 @@ def test_hard_values_come_between_the_calls_that_count_too() -> None:
     work.warm_up()
     with pytest.raises(Fault, match="the output of a timed call is wrong"):
         blocks(work, 100)
+
+
+def test_hard_values_of_timed_calls_are_of_each_input_alone_by_turns_and_of_all_and_some_are_far_from_zero() -> None:
+    file = PROBLEMS / "softmax_of_a_sum.py"
+    work = benched(Claiming(5.0), problem=load_problem(file.read_bytes(), str(file)))
+    work._calm_is_due = True
+    for _ in range(20):
+        telling = [work._hard() for _ in range(6)][::2]
+        assert {"0", "1"} <= {one.partition(":")[2] for one in telling}
+    drawn = {work._hard().partition(":")[0] for _ in range(400)}
+    assert drawn >= {"large", "mixed", "outlier", "shifted", "far", "mixed-far"}
+
+
+def test_where_nothing_can_be_said_of_values_far_from_zero_those_nearer_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sixty times such values are beyond float16, and of large ones they are not."""
+    halves = [Workload({"rows": 4, "cols": 9}, "float16")]
+    times_sixty = dataclasses.replace(PROBLEM, reference=lambda x: x * 60, scale=None, workloads=halves)
+    monkeypatch.setattr(WorkloadBench, "_hard", lambda self: "far")
+    work = benched(Claiming(5.0, lambda x: x * 60), problem=times_sixty)
+    assert work._hard_values()[1] == "large"
+    looked_at: list[str] = []
+    one = work._sampler.one
+    monkeypatch.setattr(work._sampler, "one", lambda arm, seed, named: looked_at.append(named) or one(arm, seed, named))
+    work.warm_up()
+    work._prepare_hard_values()
+    work._look_at_hard_values(work._arms[0])
+    assert looked_at == ["large", "far", "large"]
 
 
 class Lucky(Claiming):

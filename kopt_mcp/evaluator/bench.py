@@ -24,7 +24,7 @@ from typing import Any
 from kopt_mcp import stats
 from kopt_mcp.evaluator.arms import Arm, Sampler, Timed
 from kopt_mcp.evaluator.audit import Audit, How
-from kopt_mcp.evaluator.checks import calm_values, telling_values
+from kopt_mcp.evaluator.checks import calm_values, far_values, nearer, of_one, positions_alone, telling_values
 from kopt_mcp.evaluator.compare import BadReference, Expected
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.known import SURE
@@ -103,6 +103,8 @@ class WorkloadBench:
         self._right_on_hard: list[float] = []
         """Times of those on hard values, which do not count, between them."""
         self._calm_is_due = self._random.random() < 0.5
+        self._alone: list[int | None] = []
+        """Whose hard values are next: of all inputs, or of the one at a position, each in its turn."""
         self._next_hard: tuple[int, str] | None = None
         """Seed and distribution of the next of these."""
 
@@ -300,7 +302,8 @@ class WorkloadBench:
         """One call more, which does not count, between calls that do: a candidate must be right on such values there,
         not only at the first call and at the last. What is right is found out afterwards: no pause announces it."""
         chosen, self._next_hard = self._next_hard or (new_seed(), self._hard()), None
-        for seed, distribution in (chosen, (new_seed(), "normal")):
+        near = nearer(chosen[1])  # of what is far from zero, where nothing can be said of that
+        for seed, distribution in (chosen, *([(new_seed(), near)] if near else []), (new_seed(), "normal")):
             timed = self._sampler.one(arm, seed, distribution)
             with suppress(BadReference):
                 self._compare(arm, timed)
@@ -336,17 +339,27 @@ class WorkloadBench:
         A kernel that takes a short cut in timed calls, because they are all drawn from one distribution, is wrong here.
         """
         seed, distribution = new_seed(), self._hard()
-        try:
-            return seed, distribution, self._expected(seed, distribution)
-        except BadReference:
-            return seed, "normal", self._expected(seed, "normal")
+        for named in filter(None, (distribution, nearer(distribution))):
+            with suppress(BadReference):
+                return seed, named, self._expected(seed, named)
+        return seed, "normal", self._expected(seed, "normal")
 
     def _hard(self) -> str:
         """A distribution on which a short cut shows: in turns one that tells, more often the one that is not recognised
-        by a few values, and the calm ones, so that the first look and the last are at both kinds."""
+        by a few values, and the calm ones, so that the first look and the last are at both kinds. Of those that tell
+        some are of one input only, and some far from zero."""
         self._calm_is_due = not self._calm_is_due
         if self._calm_is_due and (calm := calm_values(self._problem, self._case)):
             return self._random.choice(calm)
+        if not self._alone:
+            self._alone = [None, *positions_alone(self._problem, self._case)]
+            self._random.shuffle(self._alone)
+        position = self._alone.pop()
+        far = far_values(self._problem, self._case, self._random, position)
+        if far and self._random.random() < 0.5:
+            return self._random.choice([*far, *2 * far[1:]])
+        if position is not None:
+            return of_one(self._problem, self._case, position, self._random)
         named = telling_values(self._problem, self._case) or list(self._problem.distributions) or ["normal"]
         return self._random.choice([*named, *2 * named[:1]])
 
