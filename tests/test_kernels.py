@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -120,12 +121,16 @@ def load(path: Path) -> ModuleType:
 
 def verdicts_of(problem: Any, function: Any, workloads: list[Any], thorough: bool = True) -> Verdicts:
     """Compare with the reference: all distributions and layouts on the first workload, a few generated shapes."""
+    from kopt_mcp.evaluator.inputs import GAPS
+
     found = []
     for number, workload in enumerate(workloads):
         tries = [("normal", "contiguous")]
         if thorough and number == 0:
             tries += [(d, "contiguous") for d in problem.distributions if d != "normal"]
             tries += [("normal", layout) for layout in problem.layouts if layout != "contiguous"]
+            tries += [("normal", layout) for layout in GAPS if "strided" in problem.layouts]
+            tries += [(d, "contiguous") for d in far_from_zero(problem, problem.case(workload))]
         case = problem.case(workload)
         found += [[f"{workload.name} {d} {layout}", wrong(problem, case, function, d, layout)] for d, layout in tries]
     for shape in ({n: low for n, (low, _) in problem.vary.items()}, {n: awkward(*r) for n, r in problem.vary.items()}):
@@ -133,6 +138,23 @@ def verdicts_of(problem: Any, function: Any, workloads: list[Any], thorough: boo
             case = problem.case(workloads[0], **shape)
             found.append([f"{shape}", wrong(problem, case, function, "normal", "contiguous")])
     return found
+
+
+def far_from_zero(problem: Any, case: Any) -> list[str]:
+    """Such values of each input by itself, where they tell anything."""
+    from random import Random
+
+    from kopt_mcp.evaluator.checks import far_values
+    from kopt_mcp.evaluator.compare import BadReference
+    from kopt_mcp.evaluator.reference import expected_outputs
+
+    rng, found = Random(0), []
+    positions = [n for n, one in enumerate(case.inputs) if getattr(one, "kind", "") == "normal"]
+    for distribution in {d for n in positions for d in far_values(problem, case, rng, n)}:
+        with suppress(BadReference):
+            expected_outputs(problem, case, 7, "cpu", distribution)
+            found.append(distribution)
+    return sorted(found)
 
 
 def awkward(low: int, high: int) -> int:

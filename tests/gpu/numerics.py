@@ -1,8 +1,9 @@
 """Does a shipped kernel pass on every draw? python tests/gpu/numerics.py [DEVICE [SECONDS [TEST ...]]]
 
-A check of a candidate is some ninety draws; what is refused once in a thousand shows here. Each template is called on
-small and awkward shapes of its problem, on all distributions, with new seeds, and judged as `verify` judges it; then
-kernels of one element each, of the device's own functions, against problems that declare no sum.
+A check of a candidate is some hundred draws; what is refused once in a thousand shows here. Each template is called on
+small and awkward shapes of its problem, on all distributions, of one input alone too, with new seeds, and judged as
+`verify` judges it; then kernels of one element each, of the device's own functions, against problems that declare no
+sum.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch  # noqa: E402
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
-from kopt_mcp.evaluator.checks import calm_values  # noqa: E402
+from kopt_mcp.evaluator.checks import calm_values, far_values, of_one, positions_alone  # noqa: E402
 from kopt_mcp.evaluator.compare import BadReference  # noqa: E402
 from kopt_mcp.evaluator.inputs import draw  # noqa: E402
 from kopt_mcp.evaluator.reference import as_list, expected_outputs, judge_all  # noqa: E402
@@ -115,7 +116,10 @@ def tried(problem: Problem, kernel: Callable[..., Any], device: str, seconds: fl
     while time.perf_counter() < until:
         workload = rng.choice([w for w in problem.for_device(kind) if problem.case(w).bytes <= MOST_BYTES])
         case = problem.case(workload, **(sizes(problem, rng) if rng.random() < 0.8 else {}))
-        distribution = rng.choice([*problem.distributions, *calm_values(problem, case)])
+        alone = [of_one(problem, case, at, rng) for at in positions_alone(problem, case)]
+        distribution = rng.choice(
+            [*problem.distributions, *calm_values(problem, case), *2 * far_values(problem, case, rng), *alone]
+        )
         seed = rng.getrandbits(40)
         try:
             expected = expected_outputs(problem, case, seed, device, distribution)
