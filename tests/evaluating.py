@@ -176,7 +176,8 @@ def verdict(evaluator: LocalEvaluator, case: Case) -> Evaluation:
     checked = evaluate(evaluator, case.path, case.problem, timeout_s=case.timeout_s)
     if checked.status != "PASSED" or not case.timed:
         return checked
-    return evaluate(evaluator, case.path, case.problem, "benchmark", honest(case.problem), case.timeout_s)
+    beside = honest(case.incumbent or case.problem)
+    return evaluate(evaluator, case.path, case.problem, "benchmark", beside, case.timeout_s)
 
 
 def caught(trick: Case, result: Evaluation) -> bool:
