@@ -3,7 +3,7 @@
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from random import Random
 from typing import Any
@@ -19,9 +19,10 @@ from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.held import Held
 from kopt_mcp.evaluator.inputs import draw
 from kopt_mcp.evaluator.process import CandidateProcess, Source
+from kopt_mcp.evaluator.records import RESOLUTION_US
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all
 from kopt_mcp.evaluator.runners import Place
-from kopt_mcp.evaluator.snapshots import Glance, Spot, memory_of, rebuilt
+from kopt_mcp.evaluator.snapshots import Glance, Piece, Spot, memory_of, rebuilt
 from kopt_mcp.evaluator.timing import WallClock
 from kopt_mcp.evaluator.zygote import Zygote
 from kopt_mcp.problem import Make, Problem, Spec, Workload
@@ -153,30 +154,84 @@ def test_what_a_timed_call_may_not_do_is_seen(place: Place, body: str, status: s
     assert caught.value.status == status
 
 
+def glanced(places: list[Spot], like: Sequence[Spot] = ()) -> list[Piece] | None:
+    """Pieces of outputs in this process."""
+    glance = Glance(like)
+    glance(os.getpid(), places)
+    return glance.pieces()
+
+
 def test_a_glance_notes_what_an_output_holds_at_that_moment() -> None:
     outputs = [torch.arange(1000.0), torch.zeros(0), torch.ones(3)]
-    pieces = Glance()(os.getpid(), [Spot(t.data_ptr(), 4 * t.numel()) for t in outputs])
+    pieces = glanced([Spot(t.data_ptr(), 4 * t.numel()) for t in outputs])
     assert pieces is not None
     assert {p.output for p in pieces} == {0, 1, 2}
     now = [t.view(torch.uint8) for t in outputs]
     assert all(p.is_in(now) for p in pieces)
     outputs[2][1] = 2.0
     assert [p.output for p in pieces if not p.is_in(now)] == [2] * sum(p.output == 2 for p in pieces)
-    assert Glance()(os.getpid(), []) == []
-    assert Glance()(os.getpid(), [Spot(16, 100)]) is None
+    assert glanced([]) == []
+    assert glanced([Spot(16, 100)]) is None
+
+
+def test_a_glance_is_worked_out_ahead_for_outputs_as_they_were_and_anew_for_others() -> None:
+    old, new = torch.arange(1000.0), torch.arange(1000.0).flip(0)
+    lay = Spot(old.data_ptr(), 4000)
+    for now in ([Spot(new.data_ptr(), 4000)], [Spot(new.data_ptr(), 2000)], [Spot(new.data_ptr(), 4000)] * 2, []):
+        pieces = glanced(now, like=[lay])
+        assert pieces is not None
+        assert len(pieces) == (64 if now else 0)
+        assert all(p.is_in([new.view(torch.uint8)[: n.size] for n in now]) for p in pieces)
+
+
+class Clock:
+    """Stands for the time, which passes only where somebody is kept waiting."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("look", [True, False])
+@pytest.mark.parametrize(("read_s", "us"), [(0.0001, 0.0), (0.001, 700.0), (0.02, 19_700.0)])
+def test_who_keeps_its_outputs_from_being_read_has_taken_until_they_were(
+    place: Place, monkeypatch: pytest.MonkeyPatch, look: bool, read_s: float, us: float
+) -> None:
+    """At every call, looked at or not: what was noted may have been made by then. What is usual is forgiven."""
+    clock = Clock()
+
+    class Slow(Glance):
+        def __call__(self, pid: int, places: Sequence[Spot]) -> None:
+            super().__call__(pid, places)
+            clock.now += read_s
+
+    monkeypatch.setattr(held, "Glance", Slow)
+    monkeypatch.setattr(held, "time", clock)
+    sampler = Held(SOFTMAX, SMALL, EVICTOR, 150.0, Random(0))
+    sampler.expect(describe_outputs(expected_outputs(SOFTMAX, SMALL, 5, "cpu")))
+    text = b"import torch\ndef softmax(x):\n    return torch.softmax(x, -1)\n"
+    source = Source(text, sha256(text).hexdigest(), ".py")
+    with CandidateProcess(place, SOFTMAX, source, 20.0).start() as process:
+        made = sampler._sample(Arm(process), 5, look=look)
+    assert made.us == pytest.approx(max(us, RESOLUTION_US))
 
 
 def test_a_glance_at_an_output_with_gaps_looks_at_its_elements() -> None:
     buffer = torch.zeros(1 << 18)
     column = buffer.as_strided((2, 4), (100_000, 32_000))
     spot = Spot(buffer.data_ptr(), 4 * (100_000 + 3 * 32_000 + 1), ((2, 400_000), (4, 128_000)))
-    pieces = Glance()(os.getpid(), [spot])
+    pieces = glanced([spot])
     assert pieces is not None
     column.fill_(1.0)
     now = buffer.view(torch.uint8)[: spot.size]
     assert not any(piece.is_in([now]) for piece in pieces)
     lie = Spot(spot.address, spot.size, ((1 << 62, 1 << 62),) * 100)
-    assert Glance()(os.getpid(), [lie]) is not None
+    assert glanced([lie]) is not None
 
 
 def test_memory_is_read_where_there_is_some() -> None:

@@ -5,8 +5,10 @@ of the candidate is stopped; the inputs are put into that memory, and the caches
 to go on until the runner says where its outputs lie; they are read out of the stopped process at once. Before it
 nothing can be computed, since the values are not there, and what is not done by the answer is missing from the outputs.
 A system call goes on until it is over, stopped or not: so pieces of the outputs are read at the answer itself, and must
-not have changed by then. Inputs are spoilt before outputs are read: they must be copies, not other addresses of the
-same memory.
+not have changed by then. A process can keep us from reading, by the lock on the map of its memory, and works meanwhile:
+so the clock is read behind that too, and what it takes beyond the usual counts as time of the call. Every call has its
+pieces read, since nobody is to know before which of them are looked at. Inputs are spoilt before outputs are read: they
+must be copies, not other addresses of the same memory.
 
 What an empty function takes that way is measured with a function of our own and subtracted from every call alike.
 """
@@ -14,11 +16,11 @@ What an empty function takes that way is measured with a function of our own and
 from __future__ import annotations
 
 import errno
+import math
 import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import islice
 from random import Random
 from typing import Any
@@ -34,22 +36,21 @@ from kopt_mcp.evaluator.outbox import COUNT, DIMENSION, FAILED, PLACE, TOKEN_BYT
 from kopt_mcp.evaluator.process import CandidateProcess
 from kopt_mcp.evaluator.records import RESOLUTION_US
 from kopt_mcp.evaluator.shared import INPUTS_AT, SharedMemory
-from kopt_mcp.evaluator.snapshots import Glance, Piece, ReadMemory, Spot, can_be_read, memory_of, rebuilt
+from kopt_mcp.evaluator.snapshots import Glance, ReadMemory, Spot, can_be_read, memory_of, rebuilt
 from kopt_mcp.evaluator.timing import WallClock
-from kopt_mcp.evaluator.watching import same_bits
 from kopt_mcp.problem import Case, Problem
 
 _SLOTS = 3
 """Places that inputs go to in turn, so that addresses rotate; as many as there are calls before the first that counts,
 so that their pages are known to the runner by then."""
 _PAGE = 4096
+_GLANCES, _PIECE_BYTES = 64, 8
+"""How many pieces of an input that is an output are noted at the answer, about, and how large they are."""
 _SLACK = 1 << 20
 """Bytes that outputs may be larger than expected before they are not even read."""
 _MOST_OUTPUTS, _MOST_DIMENSIONS = 64, 64 * 64
 _AGAIN = 1 / 3
 """Chance to be looked at for each call of a visit in which an earlier one was."""
-_GLANCES = 64
-"""About how many elements of an input that is an output are noted at the answer."""
 
 
 class Held:
@@ -66,12 +67,18 @@ class Held:
         rng: Random,
         read: ReadMemory = memory_of,
     ) -> None:
-        """`empty_us` is subtracted from every time; `read` reads another process's memory."""
+        """`empty_us` is subtracted from every time, or 0 while that is being measured; `read` reads another process's
+        memory."""
         self._problem, self._case, self._evictor, self._read = problem, case, evictor, read
         self._empty_us, self._random = empty_us, rng
+        # The pieces of 64 pages take about 0.7 of an empty call, seldom more than one, on a busy machine too. Who works
+        # for that long has gained no more than `effect` allows for.
+        self._reading_us = empty_us or math.inf
         self._outputs: list[dict[str, Any]] = []
         self._slot = 0
         self._prepared: tuple[int, Guarded] | None = None
+        self._places: dict[int, list[Spot]] = {}
+        """Where the outputs of each process lay at its call before."""
 
     def expect(self, outputs: list[dict[str, Any]]) -> None:
         """See `Sampler`."""
@@ -125,18 +132,20 @@ class Held:
         laid = _Laid(process.runner.shared, inputs, self._next_slot(inputs))
         core = cores.current()
         process.ask("lay", args=laid.args, core=core)
-        call = _Call(process)
+        call = _Call(process, self._places.get(process.runner.pid, ()))
         laid.fill()
         cores.rested()
         if cold:
             self._evictor.evict()
         with cores.waiting_on(core):
-            us = call.go(partial(laid.glance, self._problem.mutates) if look else None)
+            answered_us, noted_us = call.go(laid.glance(self._problem.mutates), look)
+        us = max(answered_us, noted_us - self._reading_us) - self._empty_us
+        self._places[process.runner.pid] = call.places
         free = {*self._problem.mutates, *self._problem.scratch}
         memory: list[torch.Tensor] | None = None
         mutated: list[torch.Tensor] = []
         if look:
-            mutated = laid.settled()
+            mutated = laid.settled(self._problem.mutates)
             laid.require_unchanged(free)
             laid.spoil(free)
             memory = call.memory(4 * sum(o["bytes"] for o in self._outputs) + _SLACK, self._read)
@@ -151,7 +160,7 @@ class Held:
             )
             outputs = [*mutated, *returned]
         wall_us = (time.perf_counter() - begin) * 1e6
-        return Timed(max(us - self._empty_us, RESOLUTION_US), wall_us, seed, outputs, distribution)
+        return Timed(max(us, RESOLUTION_US), wall_us, seed, outputs, distribution)
 
     def _inputs(self, seed: int, distribution: str) -> Guarded:
         """What was prepared is used after as much time as others take to be drawn."""
@@ -178,7 +187,9 @@ class _Laid:
         """Where each buffer goes."""
         self._tensors: dict[int, dict[str, Any]] = {}
         """Where each argument that is a tensor lies in its buffer, by position."""
-        self._glances: dict[int, tuple[int, int, torch.Tensor]] = {}
+        self._pieces: list[tuple[int, int, int, int]] = []
+        """Of arguments that are outputs: position, where it lies, offset from there, and length."""
+        self._noted: list[bytes] = []
         self.args: list[dict[str, Any]] = []
         buffers = iter(inputs.buffers)
         for position, value in enumerate(inputs.args):
@@ -199,25 +210,34 @@ class _Laid:
         for buffer, at in zip(self._inputs.buffers, self._at, strict=True):
             self._shared.view(at).copy_(buffer)
 
-    def glance(self, positions: Sequence[int]) -> None:
-        """Note pieces of arguments that are outputs, for `settled`."""
+    def glance(self, positions: Sequence[int]) -> Callable[[], None]:
+        """What notes pieces of arguments that are outputs, for `settled`; everything else of it is done now."""
         for position in positions:
-            flat = self._shared.view(self._tensors[position]).view(-1)
-            step = max(1, flat.numel() // _GLANCES)
-            start = secrets.randbelow(step)
-            self._glances[position] = (start, step, flat[start::step].clone())
+            at, size = self._tensors[position]["offset"], self._tensors[position]["bytes"]
+            step = max(_PIECE_BYTES, size // _GLANCES)
+            first = secrets.randbelow(step)
+            self._pieces += [(position, at, o, min(_PIECE_BYTES, size - o)) for o in range(first, size, step)]
+        ranges = [slice(at + offset, at + offset + length) for _, at, offset, length in self._pieces]
+        memory = self._shared.memory
 
-    def settled(self) -> list[torch.Tensor]:
+        def note() -> None:
+            self._noted = [memory[one] for one in ranges]
+
+        return note
+
+    def settled(self, positions: Sequence[int]) -> list[torch.Tensor]:
         """Copies of the arguments that were glanced at, in that order.
 
         Raises:
             Fault: `CHEATED`, one has changed since.
         """
-        copies = []
-        for position, (start, step, piece) in self._glances.items():
-            now = self._shared.view(self._tensors[position])
-            if not same_bits(now.view(-1)[start::step], piece):
+        memory = self._shared.memory
+        for (position, at, offset, length), noted in zip(self._pieces, self._noted, strict=True):
+            if memory[at + offset : at + offset + length] != noted:
                 raise Fault("CHEATED", f"a timed call that had said that it was done went on changing input {position}")
+        copies = []
+        for position in positions:
+            now = self._shared.view(self._tensors[position])
             strides = self.args[position]["strides"]
             copies.append((now if strides is None else now.as_strided(now.shape, strides)).clone())
         return copies
@@ -244,18 +264,23 @@ class _Laid:
 class _Call:
     """One call of a candidate that has been stopped before it."""
 
-    def __init__(self, process: CandidateProcess) -> None:
+    def __init__(self, process: CandidateProcess, like: Sequence[Spot]) -> None:
+        """`like`: where the outputs lay at its call before."""
         self._process, self._pid = process, process.runner.pid
         self._strays = process.turn.freeze(self._pid)
         self.places: list[Spot] = []
-        self._glance = Glance()
-        self._pieces: list[Piece] | None = None
+        self._glance = Glance(like)
 
-    def go(self, glance: Callable[[], None] | None) -> float:
-        """Let it run, and return how long it took, in microseconds; with `glance` it is stopped again at once."""
+    def go(self, note: Callable[[], None], look: bool) -> tuple[float, float]:
+        """Let it run; with `look` it is stopped again at once.
+
+        Returns:
+            Microseconds until it had answered, and until pieces of the outputs had been noted: of those in its memory
+            and, by `note`, of those in ours. What they hold was made by then, not by the answer.
+        """
         self._process.turn.require_rest()
         channel, token = self._process.runner.channel, secrets.token_bytes(TOKEN_BYTES)
-        timeout_s = self._process.timeout_s
+        timeout_s, main_pid = self._process.timeout_s, self._process.runner.main_pid
         with self._process.faults("timed"):
             channel.signal(token)
             begin = time.perf_counter()
@@ -270,15 +295,15 @@ class _Call:
             if sum(ranks) > _MOST_DIMENSIONS:
                 raise Fault("CHEATED", "the candidate's process gave an answer to 'timed' that is none")
             dimensions = DIMENSION.iter_unpack(channel.wait_for(sum(ranks) * DIMENSION.size, timeout_s))
-            us = (time.perf_counter() - begin) * 1e6  # of the whole answer: who says half of it may still be at work
-            if glance is not None:
-                self._process.turn.halt(self._pid, self._strays)
-                glance()
-        self.places = [Spot(at, size, tuple(islice(dimensions, rank))) for at, size, rank in places]
-        if glance is not None:
-            self._pieces = self._glance(self._process.runner.main_pid, self.places)
+            answered = time.perf_counter()  # the whole answer: who says half of it may still be at work
+            self.places = [Spot(at, size, tuple(islice(dimensions, rank))) for at, size, rank in places]
+            note()
+            self._glance(main_pid, self.places)
+            noted = time.perf_counter()
+        if look:
+            self._process.turn.halt(self._pid, self._strays)
             self._strays = self._process.turn.freeze(self._pid)
-        return us
+        return (answered - begin) * 1e6, (noted - begin) * 1e6
 
     def resume(self) -> None:
         """Let it go on after a look."""
@@ -301,9 +326,10 @@ class _Call:
                 raise Fault("CHEATED", "the candidate's process keeps its memory from being read") from None
             self._process.isolation["snapshots"] = f"off: {os.strerror(error.errno or 0)}"
             return None
-        if self._pieces is None:
+        pieces = self._glance.pieces()
+        if pieces is None:
             raise Fault("CHEATED", "an output could not be read when the timed call had said that it was done")
-        if not all(piece.is_in(found) for piece in self._pieces):
+        if not all(piece.is_in(found) for piece in pieces):
             raise Fault("CHEATED", "an output changed after the timed call had said it was done, or with its input")
         return found
 

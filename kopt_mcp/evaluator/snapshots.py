@@ -7,7 +7,7 @@ import errno
 import math
 import os
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,8 @@ ReadMemory = Callable[[int, int, int], torch.Tensor]
 _PIECES, _PIECE_BYTES = 64, 64
 """How many pieces of all outputs are read at once, one of each at the least, and how large they are: few enough for
 microseconds."""
+_ADDRESSES = (1 << 64) - 1
+"""What an address has room for, whatever somebody says."""
 
 
 class Spot(NamedTuple):
@@ -99,35 +101,46 @@ class Piece:
 class Glance:
     """Reads a few pieces of outputs, at places drawn before: between an answer and this nobody must have time."""
 
-    def __init__(self) -> None:
+    def __init__(self, like: Sequence[Spot] = ()) -> None:
+        """`like`: what the outputs were at the call before, so that all can be worked out ahead for such ones."""
         self._fractions = [_RANDOM.random() for _ in range(_PIECES)]
         self._copy = ctypes.create_string_buffer(_PIECES * _PIECE_BYTES)
+        self._done = False
+        self._plan(like)
 
-    def __call__(self, pid: int, places: list[Spot]) -> list[Piece] | None:
-        """What a process holds now at random points of its outputs, by one system call; None where that fails."""
-        spots: list[tuple[int, int, int]] = []
-        ranges = array("Q")
+    def __call__(self, pid: int, places: Sequence[Spot]) -> None:
+        """Note what a process holds now at random points of its outputs, by one system call: see `pieces`."""
+        if [place[1:] for place in places] != self._layout:
+            self._plan(places)
+        at = [place.address for place in places]
+        self._ranges[::2] = array("Q", [(at[output] + offset) & _ADDRESSES for output, offset, _ in self._spots])
+        there = ctypes.c_void_p(self._ranges.buffer_info()[0])
+        try:
+            done = _libc().process_vm_readv(pid, ctypes.byref(self._here), 1, there, len(self._spots), 0)
+        except AttributeError:
+            return
+        self._done = done == self._here.size
+
+    def pieces(self) -> list[Piece] | None:
+        """What was noted; None where that failed."""
+        if not self._done:
+            return None
+        found, start = [], 0
+        for output, offset, length in self._spots:
+            found.append(Piece(output, offset, self._copy.raw[start : start + length]))
+            start += length
+        return found
+
+    def _plan(self, places: Sequence[Spot]) -> None:
+        """Which pieces to read of outputs that lie so, wherever each begins."""
+        self._layout = [place[1:] for place in places]
+        self._spots: list[tuple[int, int, int]] = []
         for number, fraction in enumerate(self._fractions if places else ()):
             output = number % len(places)
             length = min(places[output].size, _PIECE_BYTES)
-            offset = places[output].offset(fraction, length)
-            spots.append((output, offset, length))
-            ranges.extend(((places[output].address + offset) % (1 << 64), length))
-        total = sum(length for *_, length in spots)
-        here = _Range(ctypes.addressof(self._copy), total)
-        try:
-            done = _libc().process_vm_readv(
-                pid, ctypes.byref(here), 1, ctypes.c_void_p(ranges.buffer_info()[0]), len(spots), 0
-            )
-        except AttributeError:
-            return None
-        if done != total:
-            return None
-        pieces, start = [], 0
-        for output, offset, length in spots:
-            pieces.append(Piece(output, offset, self._copy.raw[start : start + length]))
-            start += length
-        return pieces
+            self._spots.append((output, places[output].offset(fraction, length), length))
+        self._ranges = array("Q", [part for *_, length in self._spots for part in (0, length)])
+        self._here = _Range(ctypes.addressof(self._copy), sum(length for *_, length in self._spots))
 
 
 def can_be_read(pid: int, read: ReadMemory) -> bool:
