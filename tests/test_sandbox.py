@@ -1,8 +1,10 @@
 """What a process that was shut in cannot do. Each attempt is made in a fork, which says in a pipe how it went."""
 
 import ctypes
+import errno
 import os
 import platform
+import select
 import signal
 import socket
 import subprocess
@@ -100,6 +102,33 @@ def test_sockets_with_a_path_keys_and_rings_are_refused_to_a_candidate(tmp_path:
     assert refused(lambda: socket.socket(40, socket.SOCK_STREAM)) == "PermissionError"  # AF_VSOCK
     assert refused(lambda: syscall(keyctl, 0, -3, 1)) == "-1"
     assert refused(lambda: syscall(ring, 1, room)) == "-1"
+
+
+@pytest.mark.skipif(no_filter_here(), reason="the numbers of this processor's system calls are not known")
+def test_timers_that_go_off_while_it_is_stopped_are_not_there_for_a_candidate(tmp_path: Path) -> None:
+    def attempt() -> str:
+        libc = ctypes.CDLL(None, use_errno=True)
+        made = []
+        for make in (
+            lambda: libc.timer_create(1, None, ctypes.byref(ctypes.c_void_p())),
+            lambda: libc.timerfd_create(1, 0),
+        ):
+            ctypes.set_errno(0)
+            made.append((make() < 0, errno.errorcode.get(ctypes.get_errno(), "")))
+        return str(made)
+
+    assert inside(tmp_path, attempt) == "[(False, ''), (False, '')]", "a GPU's driver may need them"
+    assert inside(tmp_path, attempt, hide_processes=True) == "[(True, 'ENOSYS'), (True, 'ENOSYS')]"
+
+
+@pytest.mark.skipif(no_filter_here(), reason="the numbers of this processor's system calls are not known")
+def test_one_timer_for_a_process_and_waiting_are_left_to_a_candidate(tmp_path: Path) -> None:
+    def attempt() -> str:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        return f"{signal.sigwait([signal.SIGALRM]).name} {select.select([], [], [], 0.001)}"
+
+    assert inside(tmp_path, attempt, hide_processes=True) == "SIGALRM ([], [], [])"
 
 
 @pytest.mark.skipif(no_filter_here(), reason="the numbers of this processor's system calls are not known")

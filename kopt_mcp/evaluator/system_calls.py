@@ -3,7 +3,8 @@
 A socket with a path is opened by connecting to it, which Landlock does not see: behind one may be the user's desktop,
 a terminal multiplexer or a container service, each of which starts programs. So there are sockets of the own, empty
 network only, and pairs that are connected to each other. Keys outlive a process in the session it was started from.
-Rings of requests (io_uring) would get around all of this.
+Rings of requests (io_uring) would get around all of this. Timers go off while their process is stopped: by the ten
+thousand they take the cores away from whoever is being timed, though nobody runs.
 
 The filter is a program for the kernel (seccomp), which each system call passes. Python's own way into it does not
 exist, so it is written down here, instruction by instruction.
@@ -20,8 +21,8 @@ from dataclasses import dataclass
 
 _SET_FILTER, _SPEC_ALLOW = 1, 4
 """linux/seccomp.h; the second keeps older kernels from slowing the process down against speculation."""
-_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | 13
-"""SECCOMP_RET_ALLOW, and SECCOMP_RET_ERRNO with EACCES."""
+_ALLOW, _REFUSE, _MISSING = 0x7FFF0000, 0x00050000 | 13, 0x00050000 | 38
+"""SECCOMP_RET_ALLOW, and SECCOMP_RET_ERRNO with EACCES and with ENOSYS."""
 _LOAD, _EQUAL, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
 """linux/bpf_common.h: load a word, jump if equal, jump if not below, mask, end."""
 _NUMBER, _ARCH, _FIRST, _SECOND = 0, 4, 16, 24
@@ -40,11 +41,15 @@ class _Calls:
     socketpair: int
     refused: tuple[int, ...]
     """add_key, request_key, keyctl, io_uring_setup."""
+    missing: tuple[int, ...]
+    """timer_create, timerfd_create: said not to be there, as by a kernel built without them, for which programs have
+    another way. What is left has one timer for each process or thread, of which there may be few: alarm, setitimer,
+    whatever waits."""
 
 
 _CALLS = {
-    "x86_64": _Calls(0xC000003E, 317, 41, 53, (248, 249, 250, 425)),
-    "aarch64": _Calls(0xC00000B7, 277, 198, 199, (217, 218, 219, 425)),
+    "x86_64": _Calls(0xC000003E, 317, 41, 53, (248, 249, 250, 425), (222, 283)),
+    "aarch64": _Calls(0xC00000B7, 277, 198, 199, (217, 218, 219, 425), (107, 85)),
 }
 _FAMILIES = (2, 10, 16)
 """AF_INET, AF_INET6, and AF_NETLINK, by which a C library asks for addresses."""
@@ -77,6 +82,7 @@ def _program(calls: _Calls) -> list[bytes]:
         *(_do(_LOAD, _ARCH), _INSTRUCTION.pack(_EQUAL, 1, 0, calls.arch), refuse, _do(_LOAD, _NUMBER)),
         *(_unless(_AT_LEAST, _OTHER_NUMBERS, 1), refuse),
         *_each(calls.refused, refuse),
+        *_each(calls.missing, _do(_RETURN, _MISSING)),
         *(_unless(_EQUAL, calls.socket, len(families)), *families),
         *(_unless(_EQUAL, calls.socketpair, len(pairs)), *pairs),
         allow,

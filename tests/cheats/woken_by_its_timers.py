@@ -9,7 +9,7 @@ import time
 
 import torch
 
-EXPECTED = ("CHEATED", "PASSED")  # the latter where it sleeps through the moment
+EXPECTED = ("CHEATED", "PASSED")  # the latter where it gets no timers, or sleeps through the moment
 TIMED = True
 TIMERS, APART_NS = 40, 2_000_000
 
