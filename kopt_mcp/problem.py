@@ -133,7 +133,8 @@ class Tolerance:
 
     The rule is in `evaluator.compare`: an element passes if
     |out - ref64| <= max(2 * max|ref_lp - ref64|, factor * u * |ref64|, factor * u_acc * sqrt(K + 8) * max(|ref64|, S)),
-    and the root mean square error is bounded too, over all elements and among elements of one size.
+    or no more than `factor` times what a rounding error in each input does to it, or to most of its row; and the root
+    mean square error is bounded too, over all elements and among elements of one size.
     """
 
     factor: float = 4.0

@@ -477,6 +477,9 @@ def test_a_gain_that_cannot_be_looked_into_is_none() -> None:
 
     audit, timed = looked(Secret(5.0), Open(10.0), (5.0, 10.0))
     assert (audit.sure, audit.most, audit.error, timed) == (1.0, 1.0, math.inf, [])
+    nothing_claimed = looked(Secret(10.0), Open(10.0), (10.0, 10.0), how="all")[0]
+    assert (nothing_claimed.sure, nothing_claimed.most, nothing_claimed.error) == (math.inf, math.inf, math.inf)
+    assert "no gain is sure, here or of all" in nothing_claimed.note
     assert "cannot be had" in audit.note
 
 

@@ -16,6 +16,7 @@ from kopt_mcp.evaluator.arms import Arm, Timed
 from kopt_mcp.evaluator.audit import How
 from kopt_mcp.evaluator.bench import WorkloadBench
 from kopt_mcp.evaluator.claimed import Claimed
+from kopt_mcp.evaluator.compare import BadReference
 from kopt_mcp.evaluator.faults import Fault, IncumbentFault
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.inputs import draw
@@ -533,6 +534,23 @@ def test_where_nothing_can_be_said_of_values_far_from_zero_those_nearer_are_look
     work._prepare_hard_values()
     work._look_at_hard_values(work._arms[0])
     assert looked_at == ["large", "far", "large"]
+
+
+def test_where_nothing_can_be_said_of_values_far_from_zero_they_are_not_drawn_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work = benched(Claiming(5.0), Claiming(10.0))
+    drawn = [work._hard() for _ in range(200)]
+    assert any("far" in one for one in drawn)
+
+    def undefined(seed: int, distribution: str) -> list[Any]:
+        if "far" in distribution:
+            raise BadReference("infinite")
+        return []
+
+    monkeypatch.setattr(work, "_expected", undefined)
+    found = [work._hard_values()[1] for _ in range(200)]
+    assert not any("far" in one for one in [*found, *(work._hard() for _ in range(200))])
 
 
 class Lucky(Claiming):

@@ -232,6 +232,30 @@ def test_a_result_that_is_exact_for_inputs_off_by_a_rounding_passes() -> None:
     assert verdict(out, ref, moved=moved).status == "PASSED"
 
 
+def test_what_hides_in_one_element_is_told_by_those_of_its_row_that_are_not_zero() -> None:
+    """In the first of each row two errors have cancelled; most of a row is nothing, and says nothing."""
+    ref = torch.zeros(8, 64, dtype=torch.float64)
+    ref[:, ::8] = normal(8, 8).abs() + 1.0
+    moved = ref * (1 + 100 * 2.0**-24)
+    moved[:, 0] = ref[:, 0]
+    out = (ref * (1 + 90 * 2.0**-24)).float()
+    assert verdict(out, ref, moved=moved).status == "PASSED"
+    assert verdict(out, ref).status == "INCORRECT_NUMERICAL"
+
+
+@pytest.mark.parametrize("value", [0.0, 500.0, math.nan])
+def test_where_rounding_leaves_nothing_of_most_elements_another_may_still_not_be_wrong(value: float) -> None:
+    ref = normal(30, 30)
+    ref[3, 0] = 1000.0
+    moved = ref * 2.9
+    moved[3, 0] = 1000.0
+    out = ref.float()
+    out[3, 0] = value
+    assert verdict(out, ref, moved=moved).status == "INCORRECT_NUMERICAL"
+    out[3, 0] = 1000.0
+    assert verdict(out, ref, moved=moved).status == "PASSED"
+
+
 def test_in_float64_the_references_own_rounding_errors_are_those_of_inputs_off_by_one() -> None:
     x = normal(1000)
     exact, moved = 1e3 * x, 1e3 * x * (1 - 2.0**-53)

@@ -16,12 +16,13 @@ from kopt_mcp.evaluator import held
 from kopt_mcp.evaluator.arms import Arm, Timed
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.harness import load_problem
-from kopt_mcp.evaluator.held import Held
+from kopt_mcp.evaluator.held import Empty, Held
 from kopt_mcp.evaluator.inputs import draw
 from kopt_mcp.evaluator.process import CandidateProcess, Source
 from kopt_mcp.evaluator.records import RESOLUTION_US
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all
 from kopt_mcp.evaluator.runners import Place
+from kopt_mcp.evaluator.shared import INPUTS_AT, SharedMemory
 from kopt_mcp.evaluator.snapshots import Glance, Piece, Spot, memory_of, rebuilt
 from kopt_mcp.evaluator.timing import WallClock
 from kopt_mcp.evaluator.zygote import Zygote
@@ -69,7 +70,7 @@ def timed(
     """One looked-at call of a candidate, and its process."""
     text = f"import torch\ndef {problem.entry}(x, *rest):\n    {body}\n".encode()
     case = SMALL if problem is SOFTMAX else problem.case(problem.workloads[0])
-    sampler = Held(problem, case, EVICTOR, 0.0, Random(0), read)
+    sampler = Held(problem, case, EVICTOR, Empty(), Random(0), read)
     sampler.expect(describe_outputs(expected_outputs(problem, case, seed, "cpu")))
     with CandidateProcess(place, problem, Source(text, sha256(text).hexdigest(), ".py"), 20.0).start() as process:
         sampler.wake_up(Arm(process), 1)
@@ -212,13 +213,30 @@ def test_who_keeps_its_outputs_from_being_read_has_taken_until_they_were(
 
     monkeypatch.setattr(held, "Glance", Slow)
     monkeypatch.setattr(held, "time", clock)
-    sampler = Held(SOFTMAX, SMALL, EVICTOR, 150.0, Random(0))
+    sampler = Held(SOFTMAX, SMALL, EVICTOR, Empty(150.0, 150.0, 30.0), Random(0))
     sampler.expect(describe_outputs(expected_outputs(SOFTMAX, SMALL, 5, "cpu")))
     text = b"import torch\ndef softmax(x):\n    return torch.softmax(x, -1)\n"
     source = Source(text, sha256(text).hexdigest(), ".py")
     with CandidateProcess(place, SOFTMAX, source, 20.0).start() as process:
         made = sampler._sample(Arm(process), 5, look=look)
     assert made.us == pytest.approx(max(us, RESOLUTION_US))
+    assert sampler.effect(10_000.0) == pytest.approx(0.018), (
+        "both may be hidden: while it wakes up, and while it is read"
+    )
+
+
+@pytest.mark.parametrize(("count", "elements", "least", "most"), [(1, 1, 1, 1), (1, 5000, 60, 70), (40, 64, 40, 120)])
+def test_some_of_every_input_that_is_an_output_is_noted_and_not_more_of_many(
+    count: int, elements: int, least: int, most: int
+) -> None:
+    specs = [Spec("normal", (elements,), "float32", {"scale": 1.0, "shift": 0.0})] * count
+    inputs = draw(specs, [], 3, "cpu")
+    laid = held._Laid(SharedMemory(), inputs, INPUTS_AT)
+    for _ in range(20):
+        laid._pieces.clear()
+        laid.glance(range(count))
+        assert {position for position, *_ in laid._pieces} == {*range(count)}
+        assert least <= len(laid._pieces) <= most
 
 
 def test_a_glance_at_an_output_with_gaps_looks_at_its_elements() -> None:
@@ -270,7 +288,7 @@ def test_who_was_looked_at_may_be_looked_at_again_in_the_same_visit(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its input is wrong afterwards: were that the last look, the calls behind it could be left out."""
-    sampler = Held(SOFTMAX, SMALL, EVICTOR, 0.0, Random(0))
+    sampler = Held(SOFTMAX, SMALL, EVICTOR, Empty(), Random(0))
     looks: list[bool] = []
     monkeypatch.setattr(sampler, "_sample", lambda arm, seed, look: looks.append(look))
     visits = []
@@ -293,7 +311,7 @@ def test_values_that_were_prepared_are_used_after_others_were_drawn_like_those_o
         return draw(recipes, literals, seed, device, distribution)
 
     monkeypatch.setattr(held, "draw", noted)
-    sampler = Held(SOFTMAX, SMALL, EVICTOR, 0.0, Random(0))
+    sampler = Held(SOFTMAX, SMALL, EVICTOR, Empty(), Random(0))
     sampler.prepare(7, "outlier")
     sampler._inputs(6, "normal")
     found = sampler._inputs(7, "outlier")

@@ -179,7 +179,7 @@ def softmax_of_a_logarithm(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("function", [softmax_unfused, softmax_of_a_logarithm])
-@pytest.mark.parametrize("distribution", ["large", "mixed", "sorted+large"])
+@pytest.mark.parametrize("distribution", ["large", "mixed", "sorted+large", "far", "mixed-far"])
 def test_what_is_rounded_before_an_exponential_is_right_where_the_problem_declares_nothing_of_it(
     function: Callable[..., Any], distribution: str
 ) -> None:

@@ -219,11 +219,11 @@ class Audit:
         claimed = self._claimed(candidate, incumbent, arms)
         compared, gains = self._looks(arms, outputs, blame, claimed, hard)
         if not gains:
-            self.sure = self.most = 1.0
             self.error = math.inf
-            self.note = (
-                f"no gain is seen {_BY}: its memory, the incumbent's or the device cannot be had as it has to be"
-            )
+            if incumbent - candidate > _AUDITED_GAIN * incumbent:
+                self.sure = self.most = 1.0
+            why = "its memory, the incumbent's or the device cannot be had as it has to be"
+            self.note = f"nothing is seen {_BY}, so that no gain is sure, here or of all: {why}"
             return compared
         gain = _Gain.average(gains)
         most = gain.us + _DOUBT * gain.excuse + _SLACK_US

@@ -105,6 +105,8 @@ class WorkloadBench:
         self._calm_is_due = self._random.random() < 0.5
         self._alone: list[int | None] = []
         """Whose hard values are next: of all inputs, or of the one at a position, each in its turn."""
+        self._far = True
+        """Whether something can be said of values far from zero, as far as is known."""
         self._next_hard: tuple[int, str] | None = None
         """Seed and distribution of the next of these."""
 
@@ -309,6 +311,7 @@ class WorkloadBench:
                 self._compare(arm, timed)
                 self._right_on_hard.append(timed.us)
                 break
+            self._far = self._far and not nearer(distribution)
 
     def _prepare_hard_values(self) -> None:
         """Ahead of each visit, whether it will have a call on them or not."""
@@ -342,6 +345,7 @@ class WorkloadBench:
         for named in filter(None, (distribution, nearer(distribution))):
             with suppress(BadReference):
                 return seed, named, self._expected(seed, named)
+            self._far = self._far and not nearer(named)
         return seed, "normal", self._expected(seed, "normal")
 
     def _hard(self) -> str:
@@ -355,7 +359,7 @@ class WorkloadBench:
             self._alone = [None, *positions_alone(self._problem, self._case)]
             self._random.shuffle(self._alone)
         position = self._alone.pop()
-        far = far_values(self._problem, self._case, self._random, position)
+        far = far_values(self._problem, self._case, self._random, position) if self._far else []
         if far and self._random.random() < 0.5:
             return self._random.choice([*far, *2 * far[1:]])
         if position is not None:

@@ -127,7 +127,7 @@ def _distributions(problem: Problem, case: Case, first: bool, small: bool, rng: 
         return list(dict.fromkeys([*others, *calm, *_far_from_zero(problem, case, rng)]))
     telling = [d for d in telling_values(problem, case) if d in others][: 2 if small else 1]
     rest = [d for d in others if d not in (*telling, *_CALM)]
-    if not small and not positions_alone(problem, case):  # one call for both: what overflows nearer does so farther
+    if not small and len(_normal(case)) == 1:  # one call for both: what overflows nearer does so farther
         return [*(_FARTHER.get(d, d) for d in telling), *calm]
     if not small:
         return [*telling, *_far_from_zero(problem, case, rng), *calm]
@@ -149,9 +149,14 @@ def positions_alone(problem: Problem, case: Case) -> list[int]:
 
     A kernel may look at one of its inputs to choose its way, and be wrong where only another one is large.
     """
-    found = [n for n, one in enumerate(case.inputs) if isinstance(one, Spec) and one.kind == "normal" and one.shape]
+    found = [n for n in _normal(case) if _spec(case, n).shape]
     telling = {"mixed", "large", "outlier", "shifted"} & {*problem.distributions}
     return found if len(found) > 1 and telling else []
+
+
+def _normal(case: Case) -> list[int]:
+    """Positions of the inputs that are drawn from distributions."""
+    return [n for n, one in enumerate(case.inputs) if isinstance(one, Spec) and one.kind == "normal"]
 
 
 def of_one(problem: Problem, case: Case, position: int, rng: Random) -> str:
@@ -165,7 +170,7 @@ def of_one(problem: Problem, case: Case, position: int, rng: Random) -> str:
 def far_values(problem: Problem, case: Case, rng: Random, position: int | None = None) -> list[str]:
     """Distributions farther from zero than the others, of one input (where there are several): of products of two such,
     what rounding does to one would be more than what tells right from wrong."""
-    positions = [n for n, one in enumerate(case.inputs) if isinstance(one, Spec) and one.kind == "normal"]
+    positions = _normal(case)
     if not positions or "large" not in problem.distributions:
         return []
     position = rng.choice(positions) if position is None else position

@@ -11,7 +11,8 @@ is the one by which FlashAttention judges itself). In float64, where nothing wid
 x + dx does. u is the unit roundoff of the output's type. x + dx are the inputs, each off by one rounding error of the
 type that is computed in: a result that is exact for such inputs is as good as any. Of few inputs there are several
 x + dx, and what strays farthest counts (`reference._farthest`): in one alone, two errors may happen to cancel. Among
-many elements some always do: v is how far, relatively, three in four elements stray at most, of all or of a row.
+many elements some always do: v is how far, relatively, three in four elements stray at most, of all or of a row that
+are not zero, and no more than 2^-7.
 R = c*u_acc*sqrt(K + 8)*max(|ref64|, S), with u_acc the unit roundoff of the accumulator, K the length of the longest
 sum and S the root sum of squares of its terms, which are nothing where the problem does not declare them; the 8 are for
 what is not that sum. Bound 2 keeps one precision step down from hiding under the largest element, bound 3 keeps small
@@ -38,6 +39,8 @@ _SAMPLE = 1 << 20
 """Elements looked at for bound 3; more would cost time and tell nothing new."""
 _USUAL, _OF_ALL, _OF_A_ROW = 0.75, 1 << 16, 32
 """The share of elements that do not exceed v, and how many are looked at for it, at least: of all, and of a row."""
+_MOST_USUAL = 2.0**-7
+"""Largest v: where rounding leaves less of most elements than that, one of them could be anything."""
 _NEARLY_ZERO = 1e-8
 _FEW = 64
 """Elements below which a root mean square says nothing: one unlucky rounding would decide. So it would where nearly
@@ -148,8 +151,11 @@ def _usual(sensitivity: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
     """v, of some elements spread over each row and over all."""
 
     def three_in_four(errors: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-        relative = (errors / sizes.abs()).nan_to_num_(0.0, 0.0)
-        return relative.kthvalue(math.ceil(_USUAL * relative.shape[-1]), dim=-1, keepdim=True).values
+        sizes = sizes.abs()
+        ordered = (errors / sizes).masked_fill_(sizes == 0, -1.0).sort(dim=-1).values
+        there = (ordered >= 0).sum(dim=-1, keepdim=True)  # an element that is nothing says nothing
+        at = ordered.shape[-1] - there + (_USUAL * there).ceil().long() - 1
+        return ordered.gather(-1, at.clamp_(0, ordered.shape[-1] - 1)).clamp_min_(0.0)
 
     if not ref.numel():
         return torch.zeros((), device=ref.device)
@@ -228,7 +234,7 @@ def _judge_float(out: torch.Tensor, error: torch.Tensor, expected: Expected) -> 
 def _allowed(expected: Expected, rounding: torch.Tensor | None) -> torch.Tensor:
     """Bound 1, element by element; `rounding` is R."""
     allowed = expected.ref.abs()
-    allowed *= expected.factor * expected.usual.clamp_min(UNIT_ROUNDOFF[expected.dtype])
+    allowed *= expected.factor * expected.usual.clamp(UNIT_ROUNDOFF[expected.dtype], _MOST_USUAL)
     allowed.clamp_min_(max(2.0 * float(expected.error_lp.max()), _smallest(expected.dtype)))
     torch.maximum(allowed, expected.factor * expected.sensitivity, out=allowed)
     if rounding is not None:

@@ -371,8 +371,8 @@ class Harness:
         if self._evictor is None:
             self._evictor = WallClock(self._place.cache_bytes)
         # Anew each time: what it took on a busy machine is too much to subtract on a quiet one.
-        empty_us = preparing.empty_call_us(self._place, self._evictor)
-        return Held(problem, case, self._evictor, empty_us, rng)
+        empty = preparing.empty_call(self._place, self._evictor)
+        return Held(problem, case, self._evictor, empty, rng)
 
     def _pairs(self, made: Callable[[], list[CandidateProcess]]) -> Pairs:
         assert self._event_clock is not None

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import islice
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -45,12 +45,24 @@ _SLOTS = 3
 so that their pages are known to the runner by then."""
 _PAGE = 4096
 _GLANCES, _PIECE_BYTES = 64, 8
-"""How many pieces of an input that is an output are noted at the answer, about, and how large they are."""
+"""How many pieces of inputs that are outputs are noted at the answer, about, one of each at the least, and how large
+they are."""
 _SLACK = 1 << 20
 """Bytes that outputs may be larger than expected before they are not even read."""
 _MOST_OUTPUTS, _MOST_DIMENSIONS = 64, 64 * 64
 _AGAIN = 1 / 3
 """Chance to be looked at for each call of a visit in which an earlier one was."""
+
+
+class Empty(NamedTuple):
+    """What a call of a function takes that does nothing, in microseconds."""
+
+    us: float = 0.0
+    """It is subtracted from every time."""
+    reading_us: float = math.inf
+    """How long it may take to note the pieces of outputs: what is beyond that is time of the call."""
+    slack_us: float = 0.0
+    """How much longer that is than at best."""
 
 
 class Held:
@@ -63,17 +75,15 @@ class Held:
         problem: Problem,
         case: Case,
         evictor: WallClock,
-        empty_us: float,
+        empty: Empty,
         rng: Random,
         read: ReadMemory = memory_of,
     ) -> None:
-        """`empty_us` is subtracted from every time, or 0 while that is being measured; `read` reads another process's
-        memory."""
+        """`read` reads another process's memory."""
         self._problem, self._case, self._evictor, self._read = problem, case, evictor, read
-        self._empty_us, self._random = empty_us, rng
-        # The pieces of 64 pages take about 0.7 of an empty call, seldom more than one, on a busy machine too. Who works
-        # for that long has gained no more than `effect` allows for.
-        self._reading_us = empty_us or math.inf
+        self._empty, self._random = empty, rng
+        self.readings_us: list[float] = []
+        """How long it took in each call to note the pieces of its outputs."""
         self._outputs: list[dict[str, Any]] = []
         self._slot = 0
         self._prepared: tuple[int, Guarded] | None = None
@@ -116,8 +126,9 @@ class Held:
         return stats.quantile(times, 0.25)
 
     def effect(self, us: float) -> float:
-        """See `Sampler`: a thread that is let go at the same moment can work while the call itself still wakes up."""
-        return self._empty_us / us
+        """See `Sampler`: a thread that is let go at the same moment can work while the call itself still wakes up, and
+        while pieces of the outputs are read, for as long as that may take more than it has to."""
+        return (self._empty.us + self._empty.slack_us) / us
 
     def require_plausible(self, arms: list[Arm], looked_into: bool) -> None:
         """See `Sampler`: there is no claim to doubt."""
@@ -139,7 +150,8 @@ class Held:
             self._evictor.evict()
         with cores.waiting_on(core):
             answered_us, noted_us = call.go(laid.glance(self._problem.mutates), look)
-        us = max(answered_us, noted_us - self._reading_us) - self._empty_us
+        self.readings_us.append(noted_us - answered_us)
+        us = max(answered_us, noted_us - self._empty.reading_us) - self._empty.us
         self._places[process.runner.pid] = call.places
         free = {*self._problem.mutates, *self._problem.scratch}
         memory: list[torch.Tensor] | None = None
@@ -214,7 +226,7 @@ class _Laid:
         """What notes pieces of arguments that are outputs, for `settled`; everything else of it is done now."""
         for position in positions:
             at, size = self._tensors[position]["offset"], self._tensors[position]["bytes"]
-            step = max(_PIECE_BYTES, size // _GLANCES)
+            step = max(1, min(size, max(_PIECE_BYTES, size * len(positions) // _GLANCES)))
             first = secrets.randbelow(step)
             self._pieces += [(position, at, o, min(_PIECE_BYTES, size - o)) for o in range(first, size, step)]
         ranges = [slice(at + offset, at + offset + length) for _, at, offset, length in self._pieces]

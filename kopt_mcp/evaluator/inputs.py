@@ -309,7 +309,7 @@ def _slice(shape: tuple[int, ...], layout: str, rng: Random) -> tuple[tuple[int,
 
 def _columns(kind: str, cols: int, spare: int, rng: Random) -> tuple[int, int]:
     """Elements ahead of a row, and between one row and the next, which are to be no more than `spare`."""
-    most = max(2 * VECTOR, min(_GAP if rng.random() < 0.75 else _LARGE_GAP, spare))
+    most = max(VECTOR, min(_GAP if rng.random() < 0.75 else _LARGE_GAP, spare))
     gap = rng.randint(1, most)
     if kind == "ragged":
         gap = min(gap | 1, most - 1 | 1)

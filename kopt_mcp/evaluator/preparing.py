@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
+from kopt_mcp import stats
 from kopt_mcp.evaluator import on_device
 from kopt_mcp.evaluator.arms import Arm
 from kopt_mcp.evaluator.compare import Expected
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.gate import Gate, Values
-from kopt_mcp.evaluator.held import Held
+from kopt_mcp.evaluator.held import Empty, Held
 from kopt_mcp.evaluator.line import Line
 from kopt_mcp.evaluator.machine import version
 from kopt_mcp.evaluator.passage import NotShared
@@ -30,8 +31,10 @@ from kopt_mcp.problem import Case, Problem, Workload
 _PREPARE_S = 60.0
 """Longest time for building what Triton's launcher needs."""
 _COPY = b"def copy(x):\n    return x.clone()\n"
-_EMPTY = b"import torch\n\n_OUT = torch.zeros(1)\n\n\ndef empty(x):\n    return _OUT\n"
-_EMPTY_CALLS = 15
+_MANY = 1 << 18
+"""Elements of an output of which each piece lies in a page of its own."""
+_EMPTY = f"import torch\n\n_OUT = torch.ones({_MANY})\n\n\ndef empty(x):\n    return _OUT\n".encode()
+_EMPTY_CALLS, _USUAL_READING = 15, 0.8
 _PASSES = 8
 """How many times a call may be tried: the harness loads kernels of its own at the first."""
 
@@ -105,15 +108,17 @@ def _passes(
     return "on" if judge_all(passed.outputs, expected).status == "PASSED" else "off: outputs are not there in time"
 
 
-def empty_call_us(place: Place, evictor: WallClock) -> float:
-    """The least that the harness's clock reads around a function that does nothing: no more may be subtracted."""
-    problem = _problem("empty", lambda x: x[:1] * 0)
+def empty_call(place: Place, evictor: WallClock) -> Empty:
+    """The least that the harness's clock reads around a function that does nothing: no more may be subtracted. And how
+    long the pieces of its outputs take to be read, but for what is seldom."""
+    problem = _problem("empty", lambda x: x * 0 + 1, _MANY)
     case = problem.case(problem.workloads[0])
-    sampler = Held(problem, case, evictor, 0.0, SystemRandom())
+    sampler = Held(problem, case, evictor, Empty(), SystemRandom())
     sampler.expect(describe_outputs(expected_outputs(problem, case, 1, "cpu")))
     with CandidateProcess(place, problem, Source(_EMPTY, sha256(_EMPTY).hexdigest(), ".py"), _PREPARE_S).start() as own:
         times = [sampler.wake_up(Arm(own), seed + 1).us for seed in range(_EMPTY_CALLS)]
-    return min(times)
+    usual = stats.quantile(sampler.readings_us, _USUAL_READING)
+    return Empty(min(times), usual, usual - min(sampler.readings_us))
 
 
 def _problem(name: str, reference: object, n: int = 1024) -> Problem:
