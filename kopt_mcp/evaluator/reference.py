@@ -45,7 +45,7 @@ def expected_outputs(
     name, _, _ = distribution.partition(":")
     with _ALONE:
         args = draw(case.inputs, case.literals, seed, device, distribution, layout).args
-        found = _expected(problem, case, args, "sorted" in name or name == "equal")
+        found = _expected(problem, case, args, "sorted" in name or name == "equal", name in NEARER)
     if name in NEARER and not all(map(_steady, found)):
         raise BadReference("values so far from zero leave nothing of the outputs but rounding errors")
     give_back()
@@ -74,7 +74,7 @@ def give_back() -> None:
         torch.cuda.empty_cache()
 
 
-def _expected(problem: Problem, case: Case, args: list[Any], steady: bool) -> list[Expected]:
+def _expected(problem: Problem, case: Case, args: list[Any], steady: bool, far: bool) -> list[Expected]:
     fresh = _fresh(args)
     before = _random_state()
     low = outputs_of(problem, problem.reference, fresh, problem.precision)
@@ -84,7 +84,7 @@ def _expected(problem: Problem, case: Case, args: list[Any], steady: bool) -> li
     own = {a.untyped_storage().data_ptr() for a in fresh if isinstance(a, torch.Tensor)}
     shares = [n >= len(problem.mutates) and t.untyped_storage().data_ptr() in own for n, t in enumerate(low)]
     high = outputs_of(problem, problem.reference, [_widen(a) for a in args], "ieee")
-    moved = _farthest(problem, args, high)
+    moved = _farthest(problem, args, high, far)
     terms: list[torch.Tensor | None] = [None] * len(low)
     if problem.scale is problem.reference and not problem.mutates:
         terms = list(high)  # where all terms have one sign, the sum is its own scale
@@ -255,9 +255,11 @@ def _widen(value: Any) -> Any:
     return value.to(torch.float64, copy=True) if value.dtype.is_floating_point else value.clone()
 
 
-def _farthest(problem: Problem, args: list[Any], high: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The outputs for inputs that are off by a rounding error each; of several such inputs, where they are few, what
-    lies farthest from `high`.
+def _farthest(problem: Problem, args: list[Any], high: list[torch.Tensor], far: bool) -> list[torch.Tensor]:
+    """The outputs for inputs that are off by a rounding error each; of several such inputs, what lies farthest from
+    `high`: where they are few, and where values are far from zero. There all but the largest elements of a row may be
+    nothing, so that none tells of an error that two have hidden: in another pattern a row's largest go up and down by
+    turns.
 
     Two elements that both go up may leave a result where it is, and move it far if they go apart. Among many that evens
     out; among few it is luck, by which a kernel that was right has been refused. So any two of up to 64 elements go the
@@ -265,14 +267,18 @@ def _farthest(problem: Problem, args: list[Any], high: list[torch.Tensor]) -> li
     set.
     """
     farthest = outputs_of(problem, problem.reference, [_perturb(a, n) for n, a in enumerate(args)], "ieee")
+    if far:
+        apart = [_perturb(a, n, up=_by_turns(a)) for n, a in enumerate(args)]
+        outputs = outputs_of(problem, problem.reference, apart, "ieee")
+        farthest = [_farther(*three) for three in zip(high, farthest, outputs, strict=True)]
     count = sum(a.numel() for a in args if _floating(a))
     if count < 2 or count + sum(t.numel() for t in high) > _FEW or not any(_floating(t) for t in high):
         return farthest
     numbers = _numbers(args, count)
     for bit in range(min(_TURNS, (count - 1).bit_length())):
         turned = [None if of is None else (of >> bit & 1).bool() for of in numbers]
-        moved = [_perturb(a, n, turn) for n, (a, turn) in enumerate(zip(args, turned, strict=True))]
-        outputs = outputs_of(problem, problem.reference, moved, "ieee")
+        off = [_perturb(a, n, turn) for n, (a, turn) in enumerate(zip(args, turned, strict=True))]
+        outputs = outputs_of(problem, problem.reference, off, "ieee")
         farthest = [_farther(*three) for three in zip(high, farthest, outputs, strict=True)]
     return farthest
 
@@ -295,16 +301,27 @@ def _floating(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype.is_floating_point
 
 
-def _perturb(value: Any, position: int, turned: torch.Tensor | None = None) -> Any:
+def _by_turns(value: Any) -> torch.Tensor | None:
+    """Whether elements are at odd places of their row, the largest first."""
+    if not _floating(value) or value.dim() == 0:
+        return None
+    places: torch.Tensor = value.argsort(dim=-1, descending=True).argsort(dim=-1)
+    return places.remainder_(2).bool()
+
+
+def _perturb(value: Any, position: int, turned: torch.Tensor | None = None, up: torch.Tensor | None = None) -> Any:
     """A float64 copy, each element off by one rounding error, up or down, of the type that kernels compute in.
 
-    Where `turned` is set, up and down are exchanged.
+    At random unless said otherwise; where `turned` is set, up and down are exchanged.
     """
     if not _floating(value):
         return _widen(value)
     roundoff = UNIT_ROUNDOFF[torch.float64 if value.dtype == torch.float64 else torch.float32]
     generator = torch.Generator(device=value.device).manual_seed(position)
-    up = torch.randint(0, 2, value.shape, generator=generator, device=value.device, dtype=torch.int8).view(torch.bool)
+    if up is None:
+        up = torch.randint(0, 2, value.shape, generator=generator, device=value.device, dtype=torch.int8).view(
+            torch.bool
+        )
     if turned is not None:
         up ^= turned
     more, less = torch.tensor([1.0 + roundoff, 1.0 - roundoff], dtype=torch.float64, device=value.device)
