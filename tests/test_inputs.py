@@ -10,7 +10,7 @@ import torch
 
 from kopt_mcp.evaluator import inputs, reference
 from kopt_mcp.evaluator.inputs import GAPS, GUARD, NEARER, VECTOR, draw, room
-from kopt_mcp.problem import DISTRIBUTIONS, LAYOUTS, Make
+from kopt_mcp.problem import DISTRIBUTIONS, LAYOUTS, Make, Problem, Workload
 
 MAKE = Make("float32")
 ROWS = [MAKE.normal(6, 50)]
@@ -292,6 +292,25 @@ def test_a_moved_input_is_one_rounding_error_off_up_or_down(dtype: torch.dtype, 
     assert off <= {-1.0, 1.0} if dtype == torch.float32 else off <= {-1.0, 0.0, 1.0, 2.0, -2.0}
     assert len(off) > 1
     assert reference._perturb(7, 0) == 7
+
+
+def test_of_two_elements_that_are_left_of_a_row_one_goes_up_and_one_down() -> None:
+    """Far from zero all others are nothing beside them, and in a random pattern every other row hides what they do."""
+    x = torch.zeros(1024, 9)
+    x[:, 2], x[:, 5] = 8820.9, 8823.4
+    problem = Problem(
+        name="softmax",
+        reference=lambda x: torch.softmax(x, -1),
+        inputs=lambda make, rows: (make.normal(rows, 9),),
+        workloads=[Workload({"rows": 1024})],
+        bytes="72 * rows",
+        flops="0",
+        bound="memory",
+    )
+    high = [torch.softmax(x.double(), -1)]
+    chance, far = (reference._farthest(problem, [x], high, far=far)[0] - high[0] for far in (False, True))
+    assert float(chance.abs().amax(-1).min()) < 1e-7
+    assert float(far.abs().amax(-1).min()) > 1e-5
 
 
 def test_room_for_outputs_is_watched_on_both_sides() -> None:

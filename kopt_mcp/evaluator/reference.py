@@ -29,6 +29,8 @@ _FEW = 1 << 13
 _STEADY = 2.0**-5
 """Share of the largest output that one rounding error in each input, or the reference's own where it computes in
 float32, may move an output by where values are far from zero. Beyond it right kernels differ: nothing can be said."""
+_SORTED = 1 << 26
+"""Most elements that are sorted, which takes some forty bytes of each."""
 _TURNS = 6
 """Patterns besides the random one: as many bits as the numbers of 64 elements have."""
 
@@ -267,8 +269,9 @@ def _farthest(problem: Problem, args: list[Any], high: list[torch.Tensor], far: 
     set.
     """
     farthest = outputs_of(problem, problem.reference, [_perturb(a, n) for n, a in enumerate(args)], "ieee")
-    if far:
-        apart = [_perturb(a, n, up=_by_turns(a)) for n, a in enumerate(args)]
+    turns = [_by_turns(a) for a in args] if far else []
+    if any(one is not None for one in turns):
+        apart = [_perturb(a, n, up=up) for n, (a, up) in enumerate(zip(args, turns, strict=True))]
         outputs = outputs_of(problem, problem.reference, apart, "ieee")
         farthest = [_farther(*three) for three in zip(high, farthest, outputs, strict=True)]
     count = sum(a.numel() for a in args if _floating(a))
@@ -302,8 +305,9 @@ def _floating(value: Any) -> bool:
 
 
 def _by_turns(value: Any) -> torch.Tensor | None:
-    """Whether elements are at odd places of their row, the largest first."""
-    if not _floating(value) or value.dim() == 0:
+    """Whether elements are at odd places of their row, the largest first; None where there is nothing to sort, or too
+    much."""
+    if not _floating(value) or value.dim() == 0 or value.numel() > _SORTED:
         return None
     places: torch.Tensor = value.argsort(dim=-1, descending=True).argsort(dim=-1)
     return places.remainder_(2).bool()
