@@ -52,7 +52,7 @@ _UNTOLD_US, _SLACK_US = 0.25, 1.0
 _BY = "by the harness's own clock"
 _DOUBT = 3.0
 """Standard errors that the difference may be larger than it was seen; by `SURE` of them less of it is sure."""
-How = Literal["brief", "gains", "all"]
+How = Literal["gains", "brief", "all"]
 """What is looked into: claimed gains; these, one round each, where none of them can have the candidate accepted because
 it has lost another workload; or all workloads, where it might be accepted."""
 NO_ROOM = ("OUT_OF_MEMORY", "TIMEOUT", "RUNTIME_ERROR", "COMPILE_ERROR")
