@@ -79,9 +79,8 @@ class Pairs:
                 sampler.wake_up(Arm(process), new_seed())
 
         processes = self._made()
-        stack.callback(
-            each, processes, CandidateProcess.abandon
-        )  # at once: nothing may be ending while calls are timed
+        # At once: nothing may be ending while calls are timed.
+        stack.callback(each, processes, CandidateProcess.abandon)
         try:
             pair = self._started(processes, stack)
             each(processes, wake_up)
