@@ -9,7 +9,8 @@ import time
 
 import torch
 
-EXPECTED = ("CHEATED", "PASSED")  # the latter where it gets no timers, or sleeps through the moment
+# Passed where it gets no timers, or sleeps through the moment; wrong where it begins before all inputs are there.
+EXPECTED = ("CHEATED", "INCORRECT_NUMERICAL", "PASSED")
 TIMED = True
 TIMERS, APART_NS = 40, 2_000_000
 
