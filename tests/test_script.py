@@ -1,14 +1,20 @@
 """A problem file as a program and as a test of pytest's."""
 
+import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from evaluating import CHEATS, PROBLEMS
+
+from kopt_mcp.evaluator import script
+from kopt_mcp.evaluator.files import load_problem
+from kopt_mcp.problem import Problem
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
@@ -96,3 +102,20 @@ def test_pytest_collects_the_problem_as_a_test(folder: Path) -> None:
     wrong = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
     assert wrong.returncode == 1
     assert "INCORRECT_NUMERICAL" in wrong.stdout
+
+
+@pytest.mark.parametrize(("device", "forked"), [("cpu", True), ("cuda:0", False)])
+def test_a_program_that_has_asked_for_a_gpu_is_not_forked(
+    monkeypatch: pytest.MonkeyPatch, device: str, forked: bool
+) -> None:
+    """Its forks would be refused the GPU."""
+    seen = []
+
+    def report(problem: Problem, options: argparse.Namespace, fork: bool) -> dict[str, Any]:
+        seen.append(fork)
+        return {"correctness": True}
+
+    monkeypatch.setattr(script, "_report", report)
+    monkeypatch.setattr(script, "may_have_computed", lambda: False)
+    assert script.run(load_problem((PROBLEMS / "softmax.py").read_bytes(), "softmax.py"), ["--device", device]) == 0
+    assert seen == [forked]

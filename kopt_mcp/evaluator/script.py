@@ -35,7 +35,8 @@ def run(problem: Problem, argv: Sequence[str] | None) -> int:
     """Check and time one kernel; human lines first, then, with `--json`, one line of JSON."""
     options = _parser(problem).parse_args(argv)
     try:
-        report = _report(problem, options, fork=not may_have_computed())
+        # Asking torch for a GPU, as the default device does, is enough for a fork to get none.
+        report = _report(problem, options, fork=options.device == "cpu" and not may_have_computed())
     except (HarnessError, ProblemError) as error:
         where = {"kernel": problem.name, "gpu": options.device}
         report = {**where, "correctness": False, "status": "fail", "error": str(error)}

@@ -6,6 +6,7 @@ saw; the exit status is the number of failures.
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -151,6 +152,18 @@ def check_honest(evaluator: LocalEvaluator, folder: Path) -> None:
         assert [run.status for run in runs] == ["passed"] * len(runs)
 
 
+def check_program(evaluator: LocalEvaluator, folder: Path) -> None:
+    """A problem file is a program, whose kernel gets the GPU that the program has asked for."""
+    command = [sys.executable, str(TRITON / "test_softmax.py"), "--json", "--correctness"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
+    print(done.stdout, done.stderr)
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0, report
+    assert (report["correctness"], report["status"]) == (True, "pass")
+    assert "NVIDIA" in report["gpu"]
+
+
 CHECKS: tuple[Callable[[LocalEvaluator, Path], None], ...] = (
     check_state,
     check_busy,
@@ -158,6 +171,7 @@ CHECKS: tuple[Callable[[LocalEvaluator, Path], None], ...] = (
     check_planted_write_in_cuda,
     check_planted_race,
     check_honest,
+    check_program,
 )
 
 
