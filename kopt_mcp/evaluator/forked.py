@@ -16,37 +16,17 @@ from kopt_mcp.evaluator import sandbox
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed
 
 
-def become_runner(job: dict[str, Any], fds: list[int]) -> None:
+def become_runner(job: dict[str, Any], fds: list[int], zygotes: socket.socket) -> None:
     """In the fork: shut in, then serve. Never returns."""
     status = 1
     try:
-        os.setsid()
-        for kind in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(kind, signal.SIG_DFL)
+        zygotes.close()
         channel_fd, log_fd, shared_fd = fds
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(log_fd, 1)
-        os.dup2(log_fd, 2)
-        for name, fd in (("stdout", 1), ("stderr", 2)):  # the parent's may be a file that is closed below
-            stream = open(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
-            setattr(sys, name, stream)
-        close_all_but(channel_fd, shared_fd)
-        os.chdir(job["folder"])
-        os.environ.clear()
-        os.environ.update(job["environment"])
-        sys.path[:] = [p for p in sys.path if p not in ("", ".")]
-        random.seed()
-        tempfile.tempdir = None  # found anew, from this process's own TMPDIR
-        sandbox.go_first()
-        limits = sandbox.Limits(cpu_s=job["cpu_s"])
-        gpu, hidden = job["gpu"], job["hide_processes"]
-        isolation = sandbox.restrict(job["readable"], job["writable"], limits, hidden, gpu_nodes=gpu["nodes"])
+        _leave_behind(job, log_fd, channel_fd, shared_fd)
+        isolation = _shut_in(job)
         if isolation.get("processes") == "hidden":
             _go_below()
-        from kopt_mcp.evaluator import runner
-
-        channel = Channel(socket.socket(fileno=channel_fd), nonce=job["nonce"])
-        runner.serve(channel, shared_fd, isolation, job)
+        _answer(job, channel_fd, shared_fd, isolation)
         status = 0
     except ChannelClosed:
         status = 0
@@ -54,6 +34,34 @@ def become_runner(job: dict[str, Any], fds: list[int]) -> None:
         traceback.print_exc()  # into the log of the runner, whose end is shown where it does not start
     finally:
         os._exit(status)
+
+
+def _leave_behind(job: dict[str, Any], log_fd: int, *keep: int) -> None:
+    """What the parents have open, where they are, and what they are called by."""
+    os.setsid()
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, signal.SIG_DFL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log_fd, 1)
+    os.dup2(log_fd, 2)
+    for name, fd in (("stdout", 1), ("stderr", 2)):  # the parent's may be a file that is closed below
+        stream = open(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+    close_all_but(*keep)
+    os.chdir(job["folder"])
+    os.environ.clear()
+    os.environ.update(job["environment"])
+    sys.path[:] = [p for p in sys.path if p not in ("", ".")]
+    random.seed()
+    tempfile.tempdir = None  # found anew, from this process's own TMPDIR
+
+
+def _shut_in(job: dict[str, Any]) -> dict[str, str]:
+    """What is in force, see `sandbox.restrict`."""
+    sandbox.go_first()
+    limits = sandbox.Limits(cpu_s=job["cpu_s"])
+    gpu, hidden = job["gpu"], job["hide_processes"]
+    return sandbox.restrict(job["readable"], job["writable"], limits, hidden, gpu_nodes=gpu["nodes"])
 
 
 def _go_below() -> None:
@@ -65,11 +73,21 @@ def _go_below() -> None:
     """
     reading, writing = os.pipe()
     if first := os.fork():
-        sandbox.hide_memory()
-        os.closerange(3, reading)
-        os.closerange(reading + 1, 4096)
-        os.waitpid(first, 0)
-        end_like(int(os.read(reading, 16) or b"9"))
+        _stand_above(first, reading)
+    _be_first(reading, writing)
+
+
+def _stand_above(first: int, reading: int) -> None:
+    """Outside the namespace: end as the runner in it has ended."""
+    sandbox.hide_memory()
+    os.closerange(3, reading)
+    os.closerange(reading + 1, 4096)
+    os.waitpid(first, 0)
+    end_like(int(os.read(reading, 16) or b"9"))
+
+
+def _be_first(reading: int, writing: int) -> None:
+    """In the namespace: start the runner, and say above how it has ended."""
     sandbox.die_with_parent()
     os.close(reading)
     if runner := os.fork():
@@ -82,8 +100,19 @@ def _go_below() -> None:
             status = raw if pid == runner else None
         os.write(writing, str(status).encode())
         os._exit(0)
+    _be_runner(writing)
+
+
+def _be_runner(writing: int) -> None:
     sandbox.die_with_parent()
     os.close(writing)
+
+
+def _answer(job: dict[str, Any], channel_fd: int, shared_fd: int, isolation: dict[str, str]) -> None:
+    from kopt_mcp.evaluator import runner
+
+    channel = Channel(socket.socket(fileno=channel_fd), nonce=job["nonce"])
+    runner.serve(channel, shared_fd, isolation, job)
 
 
 def end_like(status: int) -> None:

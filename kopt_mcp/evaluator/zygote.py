@@ -87,8 +87,14 @@ zygote.begin(int(fd), device_kind)
 
 
 def _fork(ours: socket.socket, theirs: socket.socket, device_kind: str) -> int:
-    if pid := os.fork():
-        return pid
+    pid = os.fork()
+    if pid == 0:
+        _become_zygote(ours, theirs, device_kind)
+    return pid
+
+
+def _become_zygote(ours: socket.socket, theirs: socket.socket, device_kind: str) -> None:
+    """In the fork. Never returns."""
     ours.close()
     close_all_but(theirs.fileno())
     try:
@@ -127,8 +133,7 @@ def _serve(sock: socket.socket, device_kind: str) -> None:
         if message["op"] == "spawn":
             pid = os.fork()
             if pid == 0:
-                sock.close()
-                become_runner(message, fds)
+                become_runner(message, fds, sock)
             for fd in fds:
                 os.close(fd)
             runners.add(pid)
