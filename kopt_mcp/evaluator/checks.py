@@ -93,7 +93,8 @@ def plan(problem: Problem, workloads: list[Workload], kind: str) -> list[tuple[W
         checks[first.workload.name].append(Check(first, _secret(), POISONS[0], own_stream=True))
     generated = _generated(problem, small, most, rng)
     for number, case in enumerate(generated):
-        checks[case.workload.name].append(Check(case, _secret(), POISONS[0], _turn(problem, case, number, rng)))
+        for distribution in _turn(problem, case, number, rng):
+            checks[case.workload.name].append(Check(case, _secret(), POISONS[0], distribution))
     if generated and (layouts := _layouts(problem, small[0])):
         case, layout = rng.choice(generated), _kind_of(rng.choice(layouts), rng)
         distribution = rng.choice(["normal", *telling_values(problem, case)])
@@ -191,23 +192,26 @@ def _spec(case: Case, position: int) -> Spec:
 
 
 def calm_values(problem: Problem, case: Case) -> list[str]:
-    """The calm distributions as one, if there are any and rows for all; those that tell for such inputs are tried by
-    themselves."""
+    """The calm distributions, if there are any, as many in one as there are rows for; those that tell for such inputs
+    are tried by themselves."""
     telling = telling_values(problem, case)
     names = [d for d in _CALM if d in problem.distributions and d not in telling]
-    rows = max((math.prod(i.shape[:-1]) for i in case.inputs if isinstance(i, Spec) and i.shape), default=0)
-    return ["+".join(names)] if names and rows >= len(names) else names
+    rows = max((math.prod(i.shape[:-1]) for i in case.inputs if isinstance(i, Spec) and i.shape), default=1) or 1
+    return ["+".join(names[first : first + rows]) for first in range(0, len(names), rows)]
 
 
-def _turn(problem: Problem, case: Case, number: int, rng: Random) -> str:
-    """The distribution of one of several checks of something else: normal, telling, calm, far, and again telling.
+def _turn(problem: Problem, case: Case, number: int, rng: Random) -> list[str]:
+    """The distribution of one of several checks of something else: normal, telling, all calm ones (several where there
+    are too few rows for one), far, and again telling.
 
     Were a layout or a shape tried on ordinary values only, a kernel could be wrong there on all others.
     """
-    named = calm_values(problem, case) if number == 2 else telling_values(problem, case)
+    if number == 2 and (calm := calm_values(problem, case)):
+        return calm
+    named = telling_values(problem, case)
     if number == 3:
         named = far_values(problem, case, rng) or named
-    return rng.choice(named or list(problem.distributions) or ["normal"]) if number else "normal"
+    return [rng.choice(named or list(problem.distributions) or ["normal"])] if number else ["normal"]
 
 
 def _layouts(problem: Problem, case: Case) -> list[str]:
@@ -254,8 +258,11 @@ def _in_layouts(problem: Problem, small: list[Case], large: Case, most: float, r
         any_size = rng.choice([sized(2, 1), sized(8, 4), sized(8, 0), *small])
         add(sized(2, 1), kinds[0], again=True)
         add(sized(4, 2), kinds[1], again=True)
-        add(any_size, kinds[2], _turn(problem, any_size, 1, rng), again=True)
-        add(large, kinds[3], _turn(problem, large, 2, rng))
+        add(any_size, kinds[2], _turn(problem, any_size, 1, rng)[0], again=True)
+        first, *others = _turn(problem, large, 2, rng)
+        add(large, kinds[3], first)
+        for distribution in others:  # of a few rows or one, as a vector is
+            add(sized(2, 1), kinds[3], distribution)
         if layout == "strided" and (slabs := _laid_out("sliced", small[0])):
             alone = [f"sliced:{at}" for at in slabs] if len(tensors) > 1 else []
             add(sized(2, 1), rng.choice(["sliced", *alone]))
