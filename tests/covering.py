@@ -1,7 +1,8 @@
 """A plugin of coverage: lets the evaluator's processes write down which lines they have run.
 
-Those that are shut in may write into one folder more, and a harness is given time to end by itself where it is killed
-in use. Only where coverage runs: the evaluator knows nothing of this and cannot be asked for it.
+Those that are shut in may write into one folder more, a harness is given time to end by itself where it is killed in
+use, and what is started with a small environment is told of it. Only where coverage runs: the evaluator knows nothing
+of this and cannot be asked for it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,22 @@ def _patient(client: Any) -> None:
     client.LocalEvaluator.close, client._HarnessProcess.request = patient_close, patient_request
 
 
-_CHANGES = {"kopt_mcp.evaluator.sandbox": _opened, "kopt_mcp.evaluator.client": _patient}
+def _told(launching: Any) -> None:
+    """Have what runs a compiler or a profiled call, and knows little of our environment, be measured too."""
+    launching.KEPT = (*launching.KEPT, "COVERAGE_PROCESS_CONFIG")
+
+
+def _seen(own_files: Any) -> None:
+    """Have Python trace what it tells of files that are opened; it does not by itself."""
+    own_files._audited.__cantrace__ = True
+
+
+_CHANGES = {
+    "kopt_mcp.evaluator.sandbox": _opened,
+    "kopt_mcp.evaluator.client": _patient,
+    "kopt_mcp.evaluator.own_files": _seen,
+    "kopt_mcp.platforms.launching": _told,
+}
 
 
 class _Changed(MetaPathFinder):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kopt_mcp.evaluator import sandbox
+from kopt_mcp.evaluator import sandbox, system_calls
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="these are Linux's own means"),
@@ -288,3 +288,83 @@ def test_a_project_on_the_search_path_is_not_among_the_interpreters_folders(
     folders = sandbox.interpreter_folders()
     assert str(tmp_path) not in folders
     assert sys.prefix in folders
+
+
+def test_on_another_system_nothing_of_linux_is_asked_for_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_library(*_: object, **__: object) -> None:
+        raise AssertionError("there is no such library")
+
+    monkeypatch.setattr(sandbox.sys, "platform", "darwin")
+    monkeypatch.setattr(sandbox.ctypes, "CDLL", no_library)
+    monkeypatch.setattr(sandbox, "_limit", lambda limits: "on")
+    for step in (sandbox.become_reaper, sandbox.die_with_parent, sandbox.hide_memory):
+        step()
+    assert sandbox.restrict([], [], sandbox.Limits(cpu_s=5)) == {
+        "session": "own",
+        "limits": "on",
+        "network": "off: not on darwin",
+        "landlock": "off: not on darwin",
+    }
+
+
+class Kernel:
+    """A C library whose calls come to this, each with its error."""
+
+    def __init__(self, **results: int) -> None:
+        self._results = results
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        def call(*_: object) -> int:
+            if (result := self._results.get(name, 0)) < 0:
+                ctypes.set_errno(-result)
+                return -1
+            return result
+
+        return call
+
+
+@pytest.fixture
+def no_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_text(path: Path, data: str) -> int:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    monkeypatch.setattr(sandbox.Path, "write_text", write_text)
+
+
+def test_a_network_of_its_own_without_a_name_in_it_is_told(no_writes: None) -> None:
+    assert sandbox._leave_network(Kernel()) == "on, user not mapped: Operation not permitted"  # type: ignore[arg-type]
+
+
+def test_where_more_namespaces_can_be_made_that_is_told(no_writes: None) -> None:
+    said = sandbox._give_up_privileges(Kernel(), own_users=True)  # type: ignore[arg-type]
+    assert said == "off: it may make more namespaces: Operation not permitted"
+
+
+def test_privileges_that_it_keeps_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = sandbox._give_up_privileges(Kernel(capset=-errno.EPERM), own_users=False)  # type: ignore[arg-type]
+    assert said == "off: Operation not permitted"
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [([-errno.ENOSYS], "Function not implemented"), ([3, -errno.EOPNOTSUPP], "Operation not supported")],
+    ids=["a kernel without it", "a kernel that refuses it"],
+)
+def test_a_kernel_without_landlock_is_told(answers: list[int], said: str) -> None:
+    class Asked(Kernel):
+        def __getattr__(self, name: str) -> Callable[..., int]:
+            return Kernel(**{name: answers.pop(0)}).__getattr__(name)
+
+    assert sandbox._landlock(Asked(), [], []) == f"off: {said}"  # type: ignore[arg-type]
+    assert answers == []
+
+
+def test_processes_of_other_users_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sandbox._own_processes() > 0
+    monkeypatch.setattr(sandbox.os, "getuid", lambda: 1 << 30)
+    assert sandbox._own_processes() == 0
+
+
+def test_on_a_processor_whose_numbers_are_not_known_no_system_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system_calls.platform, "machine", lambda: "riscv64")
+    assert system_calls.refuse() == "off: not known for riscv64"

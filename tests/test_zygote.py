@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 from evaluating import processes
 
-from kopt_mcp.evaluator import forked
+from kopt_mcp.evaluator import forked, zygote
 from kopt_mcp.evaluator.channel import ChannelClosed
+from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.runners import Place, Runner
 from kopt_mcp.evaluator.zygote import Zygote
 
@@ -95,6 +97,102 @@ def ended(act: Callable[[], object]) -> int:
 def test_a_process_that_stands_for_another_ends_like_it(code: int) -> None:
     raw = -code if code < 0 else code << 8
     assert ended(lambda: forked.end_like(raw)) == code
+
+
+@pytest.mark.parametrize(
+    ("code", "reset"), [(signal.SIGABRT, [signal.SIGABRT]), (signal.SIGTERM, [signal.SIGTERM]), (signal.SIGKILL, [])]
+)
+def test_a_process_that_stands_for_another_forgets_its_own_handler_of_the_signal(
+    monkeypatch: pytest.MonkeyPatch, code: int, reset: list[int]
+) -> None:
+    """A handler would be called instead; for SIGKILL there can be none."""
+    forgotten: list[int] = []
+    sent: list[tuple[int, int]] = []
+
+    def forget(kind: int, handler: object) -> None:
+        assert handler is signal.SIG_DFL
+        forgotten.append(kind)
+
+    def leave(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(forked.signal, "signal", forget)
+    monkeypatch.setattr(forked.os, "kill", lambda pid, kind: sent.append((pid, kind)))
+    monkeypatch.setattr(forked.os, "_exit", leave)
+    with pytest.raises(SystemExit) as left:  # only where the signal has not ended it
+        forked.end_like(code)
+    assert (forgotten, sent, left.value.code) == (reset, [(os.getpid(), code)], -code)
+
+
+def test_a_runner_that_cannot_start_says_why_in_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "seed").mkdir()
+    place = Place(Zygote("cpu", fork=False), tmp_path, "cpu", 1 << 20, tmp_path / "seed")
+    described = Runner._description
+    monkeypatch.setattr(Runner, "_description", lambda self, nonce: described(self, nonce) | {"folder": "/nowhere"})
+    with pytest.raises(Fault, match=r"(?s)did not start \(code 1\).*No such file or directory: '/nowhere'"):
+        Runner(place).ready()
+    place.zygote.close()
+
+
+def test_a_forking_process_that_breaks_says_so_in_the_log_of_its_parent(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And never goes on with what its parent was doing."""
+    ours, theirs = socket.socketpair()
+
+    def broken(sock: socket.socket, device_kind: str) -> None:
+        raise RuntimeError(f"no fork for {device_kind}")
+
+    def leave(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(zygote, "_serve", broken)
+    monkeypatch.setattr(zygote, "close_all_but", lambda *keep: None)
+    monkeypatch.setattr(zygote.os, "_exit", leave)
+    with pytest.raises(SystemExit):
+        zygote._become_zygote(ours, theirs, "cpu")
+    assert "RuntimeError: no fork for cpu" in capfd.readouterr().err
+    assert ours.fileno() == -1
+    theirs.close()
+
+
+def test_an_answer_that_breaks_off_is_the_end_of_the_forking_process() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b'{"pid": ')
+    theirs.close()
+    with ours, pytest.raises(ChannelClosed, match="the forking process is gone"):
+        zygote._read_line(ours)
+
+
+def test_orphans_that_do_not_end_are_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zygote, "_children", lambda: [1 << 30])
+    monkeypatch.setattr(zygote, "_REAP_S", -1.0)
+    assert zygote._kill_orphans(set()) == 0
+
+
+def test_where_the_system_lists_no_children_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zygote.os, "getpid", lambda: 0)
+    assert zygote._children() == []
+
+
+def test_without_triton_a_runner_for_a_gpu_has_torch_ready_and_no_more() -> None:
+    """In a process of its own: what is imported stays so."""
+    code = (
+        "import sys\n"
+        "import torch\n"
+        "from kopt_mcp.evaluator import zygote\n"
+        "torch.version.cuda = '12.9'\n"
+        "for name in [n for n in sys.modules if n.partition('.')[0] == 'triton']:\n"
+        "    del sys.modules[name]\n"
+        "sys.modules['triton'] = None\n"
+        "zygote._preload('cuda')\n"
+        "print('kopt_mcp.evaluator.runner' in sys.modules, 'triton.language' in sys.modules)\n"
+        "target = {'backend': 'cuda', 'arch': 90, 'warp_size': 32}\n"
+        "print(zygote._load_compiler(target))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout.split() == ["True", "False", "False"], done.stderr
 
 
 def test_all_descriptors_but_those_named_are_closed() -> None:

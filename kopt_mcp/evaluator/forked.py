@@ -10,14 +10,14 @@ import sys
 import tempfile
 import traceback
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 from kopt_mcp.evaluator import sandbox
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed
 
 
-def become_runner(job: dict[str, Any], fds: list[int], zygotes: socket.socket) -> None:
-    """In the fork: shut in, then serve. Never returns."""
+def become_runner(job: dict[str, Any], fds: list[int], zygotes: socket.socket) -> NoReturn:
+    """In the fork: shut in, then serve."""
     status = 1
     try:
         zygotes.close()
@@ -72,13 +72,13 @@ def _go_below() -> None:
     would act outside the namespace, in the name of the process above it.
     """
     reading, writing = os.pipe()
-    if first := os.fork():
-        _stand_above(first, reading)
-    _be_first(reading, writing)
+    first = os.fork()
+    (_stand_above if first else _be_first)(first, reading, writing)
 
 
-def _stand_above(first: int, reading: int) -> None:
+def _stand_above(first: int, reading: int, writing: int) -> None:
     """Outside the namespace: end as the runner in it has ended."""
+    del writing  # closed below with all the others
     sandbox.hide_memory()
     os.closerange(3, reading)
     os.closerange(reading + 1, 4096)
@@ -86,24 +86,27 @@ def _stand_above(first: int, reading: int) -> None:
     end_like(int(os.read(reading, 16) or b"9"))
 
 
-def _be_first(reading: int, writing: int) -> None:
+def _be_first(_: int, reading: int, writing: int) -> None:
     """In the namespace: start the runner, and say above how it has ended."""
     sandbox.die_with_parent()
     os.close(reading)
-    if runner := os.fork():
-        sandbox.hide_memory()
-        os.closerange(3, writing)
-        os.closerange(writing + 1, 4096)
-        status = None
-        while status is None:
-            pid, raw = os.wait()
-            status = raw if pid == runner else None
-        os.write(writing, str(status).encode())
-        os._exit(0)
-    _be_runner(writing)
+    runner = os.fork()
+    (_stand_between if runner else _be_runner)(runner, writing)
 
 
-def _be_runner(writing: int) -> None:
+def _stand_between(runner: int, writing: int) -> None:
+    sandbox.hide_memory()
+    os.closerange(3, writing)
+    os.closerange(writing + 1, 4096)
+    status = None
+    while status is None:
+        pid, raw = os.wait()
+        status = raw if pid == runner else None
+    os.write(writing, str(status).encode())
+    os._exit(0)
+
+
+def _be_runner(_: int, writing: int) -> None:
     sandbox.die_with_parent()
     os.close(writing)
 
@@ -115,7 +118,7 @@ def _answer(job: dict[str, Any], channel_fd: int, shared_fd: int, isolation: dic
     runner.serve(channel, shared_fd, isolation, job)
 
 
-def end_like(status: int) -> None:
+def end_like(status: int) -> NoReturn:
     """End with another process's wait status, by its signal or by its code."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:

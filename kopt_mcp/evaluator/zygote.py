@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from kopt_mcp.evaluator import sandbox
 from kopt_mcp.evaluator.channel import ChannelClosed
@@ -87,14 +87,10 @@ zygote.begin(int(fd), device_kind)
 
 
 def _fork(ours: socket.socket, theirs: socket.socket, device_kind: str) -> int:
-    pid = os.fork()
-    if pid == 0:
-        _become_zygote(ours, theirs, device_kind)
-    return pid
+    return os.fork() or _become_zygote(ours, theirs, device_kind)
 
 
-def _become_zygote(ours: socket.socket, theirs: socket.socket, device_kind: str) -> None:
-    """In the fork. Never returns."""
+def _become_zygote(ours: socket.socket, theirs: socket.socket, device_kind: str) -> NoReturn:
     ours.close()
     close_all_but(theirs.fileno())
     try:
@@ -131,9 +127,7 @@ def _serve(sock: socket.socket, device_kind: str) -> None:
             return
         message = json.loads(data)
         if message["op"] == "spawn":
-            pid = os.fork()
-            if pid == 0:
-                become_runner(message, fds, sock)
+            pid = os.fork() or become_runner(message, fds, sock)
             for fd in fds:
                 os.close(fd)
             runners.add(pid)
