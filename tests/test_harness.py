@@ -16,6 +16,7 @@ import pytest
 from evaluating import CHEATS, PROBLEMS, digest, evaluate, running_evaluator
 
 from kopt_mcp.errors import Cancelled, EvaluatorFailed, ProblemInvalid, ToolUnavailable, WorkspaceFailed
+from kopt_mcp.evaluator import own_files
 from kopt_mcp.evaluator.channel import Channel
 from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.evaluator.harness import HarnessError, load_problem
@@ -213,6 +214,31 @@ def test_data_that_a_problem_reads_are_a_part_of_it(evaluator: LocalEvaluator, t
     assert evaluate(evaluator, kernel, problem).status == "PASSED"
     data.write_text("3", encoding="utf-8")
     assert evaluate(evaluator, kernel, problem).status == "INCORRECT_NUMERICAL"
+
+
+def test_what_lies_in_a_folder_that_begins_with_a_dot_and_what_is_no_file_is_no_part_of_a_problem(
+    evaluator: LocalEvaluator, tmp_path: Path
+) -> None:
+    problem, kept = tmp_path / "test_twice.py", tmp_path / ".kept" / "factor.txt"
+    kept.parent.mkdir()
+    kept.write_text("2", encoding="utf-8")
+    reading = (
+        f"open({str(kept)!r}).read()\n"
+        "try:\n    open('no\\0name')\nexcept ValueError as error:\n    assert 'null' in str(error)\n"
+    )
+    rest = DOUBLING + IMPORTING.partition("from own_reference import reference\n")[2]
+    problem.write_text(reading + rest, encoding="utf-8")
+    assert evaluator.describe(problem, digest(problem), "cpu").files == {}
+
+
+def test_a_file_whose_place_a_folder_has_taken_has_changed(tmp_path: Path) -> None:
+    data = tmp_path / "factor.txt"
+    data.write_text("2", encoding="utf-8")
+    noted = {str(data): digest(data)}
+    assert own_files.changed(noted) == ""
+    data.unlink()
+    data.mkdir()
+    assert own_files.changed(noted) == "factor.txt"
 
 
 def test_what_a_problem_writes_itself_is_no_part_of_it_and_what_it_rewrites_is_refused(

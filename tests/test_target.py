@@ -5,17 +5,20 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fakes import timing
 from profiling import EPYC, digest
 
 from kopt_mcp.errors import InputRefused, ToolUnavailable
 from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.evaluator.records import Job, WorkloadInfo
+from kopt_mcp.evaluator.target import MARKS
 from kopt_mcp.evaluator.target_job import TargetJob
 from kopt_mcp.platforms.host import Host, Ran
 from kopt_mcp.platforms.launching import environment, launch, read_text, scratch
@@ -160,6 +163,86 @@ def test_perf_is_told_where_the_calls_begin_and_end(files: tuple[Path, Path]) ->
         os.close(control)
         os.close(ack)
     assert said == b"enable\ndisable\n"
+
+
+ROCTX = """#include <stdio.h>
+
+static void say(const char *what, int thread) {
+    FILE *file = fopen("roctx.log", "a");
+    fprintf(file, "%s %d\\n", what, thread);
+    fclose(file);
+}
+
+void roctxProfilerResume(int thread) { say("resume", thread); }
+void roctxProfilerPause(int thread) { say("pause", thread); }
+"""
+
+
+def test_rocprofv3_is_told_where_the_calls_begin_and_end(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """By a library of its own, as ROCm brings one; here it writes down what it is told."""
+    source, library = tmp_path / "roctx.c", tmp_path / "roctx.so"
+    source.write_text(ROCTX)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    job = TargetJob(
+        *("call", str(files[0]), digest(files[0]), "cpu", str(files[1]), digest(files[1])),
+        marks="roctx",
+        library=str(library),
+        shut_in=False,
+    )
+    with scratch() as folder:
+        launch(job.command(sys.executable, folder), folder=folder, timeout_s=60, watch=Watch())
+        assert read_answer(folder)["stage"] == "done"
+        assert (folder / "roctx.log").read_text() == "resume 0\npause 0\n"
+
+
+def test_ncu_is_told_by_the_cuda_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Runtime:
+        def cudaProfilerStart(self) -> None:
+            told.append("start")
+
+        def cudaProfilerStop(self) -> None:
+            told.append("stop")
+
+    monkeypatch.setattr(torch.cuda, "cudart", Runtime)
+    marks = MARKS["cuda"](TargetJob("call", "", "", "cuda:0"), tmp_path)
+    marks.start()
+    marks.stop()
+    assert told == ["start", "stop"]
+
+
+def test_for_a_checker_every_workload_is_called_once_in_memory_of_its_size(tmp_path: Path) -> None:
+    problem, kernel = tmp_path / "test_gather.py", tmp_path / "gather.py"
+    problem.write_text(PROBLEM.replace('("cuda",)', '("cpu",)'))
+    kernel.write_text(
+        "def gather(x, index, table, factor):\n"
+        "    with open('seen', 'a') as file:\n"
+        "        print(*x.shape, x.untyped_storage().nbytes() == x.nbytes, x.storage_offset(), file=file)\n"
+        "    return x * factor\n"
+    )
+    job = TargetJob("each", str(problem), digest(problem), "cpu", str(kernel), digest(kernel))
+    with scratch() as folder:
+        launch(job.command(sys.executable, folder), folder=folder, timeout_s=60, watch=Watch())
+        answer = read_answer(folder)
+        seen = (folder / "seen").read_text().splitlines()
+    assert (answer["stage"], answer["shift"], "limits on" in answer["isolation"]) == ("done", 0, True)
+    assert seen == ["4 8 True 0", "64 128 True 0", "16 128 True 0"]
+
+
+def test_for_a_checker_a_c_function_is_bound_to_the_outputs_of_each_workload(tmp_path: Path) -> None:
+    problem, kernel = c_files(tmp_path)
+    two = '[Workload({"n": 9}, "float32"), Workload({"n": 4096}, "float32")]'
+    problem.write_text(problem.read_text().replace('[Workload({"n": 4096}, "float32")]', two))
+    ran, answer = target(problem, kernel, op="each", workloads=("9-fp32", "4096-fp32"))
+    assert (ran.returncode, answer.get("error"), answer["stage"]) == (0, None, "done")
+
+
+def test_a_kernel_that_is_called_through_an_adapter_has_no_arguments_of_its_own(files: tuple[Path, Path]) -> None:
+    files[0].write_text(PROBLEM.replace('bound="memory",', 'bound="memory",\n    adapter="kernelbench",'))
+    ran, answer = target(*files, op="arguments", candidate="", candidate_sha256="")
+    assert ran.returncode == 1
+    assert "a kernel of the format kernelbench is called through an adapter" in answer["error"]
 
 
 def test_the_environment_holds_no_secret_and_every_cache_lies_in_the_folder(tmp_path: Path) -> None:
