@@ -7,6 +7,9 @@
 # unchanged kernels a size, and a third as many planted gains), numerics=SECONDS (a kernel), campaign=NAME,
 # compare=PROBLEM (a folder or a test of skills/kernels). PYTHON names the interpreter (python3). Each part writes below
 # OUT and prints a line when it ends.
+#
+# With COVERAGE_PROCESS_START=pyproject.toml all of them write down in .coverage.d which lines they ran, if PYTHON has
+# coverage and finds `tests.covering` from any folder (as `make install` leaves it), and `coverage run` was used once.
 set -uo pipefail
 out=$(realpath -m "$1")
 shift
