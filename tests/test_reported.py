@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from kopt_mcp.errors import ProblemInvalid, ToolUnavailable, WorkspaceFailed
 from kopt_mcp.evaluator.records import Evaluation, Job
 from kopt_mcp.evaluator.reported import PAIRS, ReportedEvaluator
 from kopt_mcp.evaluator.script_run import Script, ScriptProcess
+from kopt_mcp.evaluator.shut_in import JOB_FILE
 from kopt_mcp.platforms.host import Ran
 from kopt_mcp.watch import Watch
 
@@ -311,3 +314,65 @@ def test_nothing_of_a_script_can_be_profiled_or_tried_with_wrong_kernels(root: P
     job = Job("verify", "", "", "", "", "cpu")
     with pytest.raises(ToolUnavailable, match="cannot be told from its own work"):
         one.kernel_times(job, "reported", Watch())
+
+
+def test_the_device_and_what_it_can_reach_are_not_the_scripts_to_say(root: Path) -> None:
+    one, inner = evaluator(root), FakeEvaluator()
+    assert one.torch_device("cuda:0") == inner.torch_device("cuda:0")
+    assert one.ceilings("cuda:0", Watch()) == inner.ceilings("cuda:0", Watch())
+
+
+def test_an_interpreter_that_cannot_be_started_is_no_verdict(root: Path) -> None:
+    one = evaluator(root, run=lambda *_, **__: (Ran(failure="missing"), {}))
+    with pytest.raises(ToolUnavailable, match=r"interpreter cannot be started: missing; set python in kopt\.yaml"):
+        evaluate(one, version(root, "LATENCY = 1.0\n"))
+
+
+def test_what_the_script_compares_with_is_told_on_its_word(root: Path) -> None:
+    report = {"correctness": True, "benchmarks": [{"size": s, "latency_us": 1.0, "speedup": s} for s in (2, 8)]}
+    one = evaluator(root, run=lambda *_, **__: (Ran(json.dumps(report), "", 0), {}))
+    found = evaluate(one, version(root, "LATENCY = 1.0\n"))
+    assert found.notes[1] == "the script reports 4x of what it compares with, on its word"
+
+
+def asked(root: Path, kernel: Path, device: str) -> dict[str, str]:
+    """The environment that a script is to be run in, by a launcher that starts nothing."""
+    seen: list[dict[str, str]] = []
+
+    def launch(argv: Sequence[str], *, folder: Path, timeout_s: float, watch: Watch) -> Ran:
+        seen.append(json.loads((folder / JOB_FILE).read_text())["environment"])
+        return Ran(returncode=0)
+
+    script = Script(root, "kernels/softmax/test_softmax.py", "kernels/softmax/kernel.py", {})
+    with TemporaryDirectory() as folder:
+        run = ScriptProcess(lambda: sys.executable, launch)
+        run(script, kernel, device, folder=Path(folder), timeout_s=1.0, watch=Watch())
+    return seen[0]
+
+
+def test_a_version_that_is_gone_is_named_before_anything_runs(root: Path) -> None:
+    with pytest.raises(WorkspaceFailed, match=r"lost\.py cannot be laid out for the script: No such file"):
+        asked(root, root.parent / "lost.py", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("device", "masks", "shown"),
+    [
+        ("cpu", {"CUDA": "4,6", "HIP": "5"}, ("", "")),
+        ("cuda:1", {}, ("1", "1")),
+        ("cuda:1", {"CUDA": "4, 6"}, ("6", "6")),
+        ("cuda", {"CUDA": "GPU-7"}, ("GPU-7", "GPU-7")),
+        ("cuda:1", {"HIP": "4,6"}, ("1", "6")),
+        ("cuda:0", {"CUDA": "3", "HIP": "5,7"}, ("3", "5")),
+    ],
+)
+def test_a_script_is_shown_the_gpu_that_is_meant_and_no_other(
+    root: Path, monkeypatch: pytest.MonkeyPatch, device: str, masks: dict[str, str], shown: tuple[str, str]
+) -> None:
+    """A device is counted among those that the mask of its platform leaves; HIP goes by CUDA's where it has none."""
+    for name in ("CUDA", "HIP"):
+        monkeypatch.delenv(f"{name}_VISIBLE_DEVICES", raising=False)
+    for name, mask in masks.items():
+        monkeypatch.setenv(f"{name}_VISIBLE_DEVICES", mask)
+    environment = asked(root, root / "kernels" / "softmax" / "kernel.py", device)
+    assert (environment["CUDA_VISIBLE_DEVICES"], environment["HIP_VISIBLE_DEVICES"]) == shown

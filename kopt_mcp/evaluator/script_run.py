@@ -106,10 +106,16 @@ def _left_out(root: Path, entry: Path, name: str) -> bool:
 
 
 def _device_environment(device: str) -> dict[str, str]:
-    """Show the script the one GPU that is meant, or none."""
-    shown = ""
-    if device != "cpu":
-        index = int(device.partition(":")[2] or 0)
-        visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v.strip()]
-        shown = visible[index].strip() if index < len(visible) else str(index)
-    return {"CUDA_VISIBLE_DEVICES": shown, "HIP_VISIBLE_DEVICES": shown}
+    """Show the script the one GPU that is meant, or none. Its number counts what CUDA's mask leaves; on an AMD machine
+    what HIP's own leaves, where it has one."""
+    cuda = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    masks = {"CUDA_VISIBLE_DEVICES": cuda, "HIP_VISIBLE_DEVICES": os.environ.get("HIP_VISIBLE_DEVICES", cuda)}
+    return {name: _shown(device, mask) for name, mask in masks.items()}
+
+
+def _shown(device: str, mask: str) -> str:
+    if device == "cpu":
+        return ""
+    index = int(device.partition(":")[2] or 0)
+    visible = [v for v in mask.split(",") if v.strip()]
+    return visible[index].strip() if index < len(visible) else str(index)
