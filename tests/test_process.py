@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from evaluating import PROBLEMS, processes
 
-from kopt_mcp.evaluator import sandbox
+from kopt_mcp.evaluator import sandbox, shared
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.process import CandidateProcess, Source
@@ -137,6 +137,25 @@ def test_a_candidate_that_does_not_load_leaves_nothing_behind(
     assert words in failed.detail
 
 
+@pytest.mark.parametrize("end", [CandidateProcess.close, CandidateProcess.abandon])
+def test_a_process_that_has_not_begun_or_has_ended_is_asked_nothing(
+    place: Place, problem: Problem, end: Callable[[CandidateProcess], object]
+) -> None:
+    running = process(place, problem, RIGHT)
+    for step in (lambda _: None, lambda running: end(running.start())):
+        step(running)
+        with pytest.raises(Fault, match="the candidate's process has ended") as caught:
+            running.ask("forget")
+        assert caught.value.status == "RUNTIME_ERROR"
+
+
+def test_a_candidate_that_says_goodbye_and_ends_otherwise_is_told_of(place: Place, problem: Problem) -> None:
+    text = "import os\nend = os._exit\nos._exit = lambda status: end(3)\n" + RIGHT
+    with process(place, problem, text) as running:
+        running.start()
+        assert running.close() == "it did not end by itself"
+
+
 def test_a_hang_ends_at_its_time_limit(place: Place, problem: Problem) -> None:
     text = (
         "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ndef softmax(x):\n    while True:\n        pass\n"
@@ -224,3 +243,19 @@ def test_the_shared_memory_cannot_be_made_smaller_by_the_other_side() -> None:
         assert [memory.read(d, "cpu").tolist() for d in described] == [[0, 1, 2], [], [[1, 1], [1, 1]]]
     finally:
         memory.close()
+
+
+def test_where_memory_has_no_file_of_its_own_an_unnamed_one_is_shared_and_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on macOS."""
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.setattr(shared, "SHARED_BYTES", 1 << 16)
+    memory = SharedMemory()
+    assert os.fstat(memory.fd).st_nlink == 0, "nobody else can open it"
+    (described,) = memory.write([torch.arange(3.0)])
+    assert os.pread(memory.fd, described["bytes"], described["offset"]) == torch.arange(3.0).numpy().tobytes()
+    assert memory.read(described, "cpu").tolist() == [0, 1, 2]
+    memory.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(memory.fd)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from kopt_mcp.evaluator.compare import BadReference
 from kopt_mcp.evaluator.inputs import draw
-from kopt_mcp.evaluator.reference import expected_outputs, judge_all
+from kopt_mcp.evaluator.reference import expected_outputs, judge_all, refused
 from kopt_mcp.problem import DISTRIBUTIONS, Problem, ProblemError, Workload
 
 
@@ -173,3 +174,54 @@ def test_two_inputs_of_which_one_is_taken_from_the_other_go_apart_in_some_patter
         (expected,) = expected_outputs(problem, case, n, "cpu")
         apart = (x.double().abs() + y.double().abs()) * 2.0**-24
         torch.testing.assert_close(expected.sensitivity, apart, rtol=1e-6, atol=0)
+
+
+def test_of_values_so_far_from_zero_that_rounding_decides_nothing_is_expected() -> None:
+    """The sine of 10^8 is any number: a rounding error of the argument goes round the circle."""
+    problem = dataclasses.replace(
+        in_place("float32"),
+        reference=lambda x, y: torch.sin(x * 1e5) + y * 0,
+        mutates=(),
+        workloads=[Workload({"n": 99})],
+    )
+    case = problem.case(problem.workloads[0])
+    with pytest.raises(BadReference, match="leave nothing of the outputs but rounding errors"):
+        expected_outputs(problem, case, 1, "cpu", "far")
+    assert len(expected_outputs(problem, case, 1, "cpu", "normal")) == 1, "of ordinary values it is not asked"
+
+
+def checked(check: Any) -> str:
+    """What is said of outputs by a task's own check."""
+    problem = dataclasses.replace(in_place("float32"), check=check)
+    case = problem.case(problem.workloads[0])
+    return refused(problem, [torch.ones(3)], case, 1, "cpu")
+
+
+def test_a_tasks_own_check_is_asked_with_the_inputs_and_cannot_change_the_outputs() -> None:
+    def check(args: list[Any], outputs: list[torch.Tensor]) -> str | None:
+        assert [a.shape for a in args] == [(100,), (100,)]
+        assert outputs[0].tolist() == [1, 1, 1]
+        outputs[0].zero_()
+        return None
+
+    out = torch.ones(3)
+    problem = dataclasses.replace(in_place("float32"), check=check)
+    assert refused(problem, [out], problem.case(problem.workloads[0]), 1, "cpu") == ""
+    assert out.tolist() == [1, 1, 1]
+    assert checked(lambda args, outputs: "too small") == "too small"
+    assert checked(None) == ""
+
+
+def test_a_tasks_own_check_that_fails_on_an_output_has_not_accepted_it() -> None:
+    def check(args: list[Any], outputs: list[torch.Tensor]) -> str | None:
+        raise IndexError("no such row")
+
+    assert checked(check) == "it fails with IndexError: no such row"
+
+
+def test_as_many_outputs_are_judged_as_are_expected() -> None:
+    problem = in_place("float32")
+    expected = expected_outputs(problem, problem.case(problem.workloads[0]), 1, "cpu")
+    verdict = judge_all([], expected)
+    assert (verdict.status, verdict.detail) == ("INCORRECT_SHAPE", "0 outputs, expected 1")
+    assert judge_all([], []).detail == "no outputs"

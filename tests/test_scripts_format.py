@@ -60,6 +60,20 @@ def test_an_indented_report_behind_its_marker_is_read_size_by_size() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"shape": [128, 64]}, "128x64"),
+        ({"size": 4096, "shape": [1]}, "4096"),
+        ({"workload": " ", "name": "a  wide\none"}, "a wide one"),
+        ({"size": None}, "benchmark 1"),
+    ],
+)
+def test_a_size_is_named_as_the_script_names_it(fields: dict[str, Any], name: str) -> None:
+    found = parse(one_line({"correctness": True, "benchmarks": [{**fields, "latency_us": 1.0}]}), 0)
+    assert [line.workload for line in found.lines] == [name]
+
+
 @pytest.mark.parametrize("key", ["speedup", "vs_pytorch", "avg_vs_pytorch"])
 def test_a_ratio_has_three_names(key: str) -> None:
     report = {**{k: v for k, v in SOFTMAX.items() if k != "speedup"}, key: 2.0}
