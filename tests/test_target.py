@@ -19,7 +19,7 @@ from kopt_mcp.errors import InputRefused, ToolUnavailable
 from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.evaluator.records import Job, WorkloadInfo
 from kopt_mcp.evaluator.target import MARKS
-from kopt_mcp.evaluator.target_job import TargetJob
+from kopt_mcp.evaluator.target_job import TargetJob, read_job
 from kopt_mcp.platforms.host import Host, Ran
 from kopt_mcp.platforms.launching import environment, launch, read_text, scratch
 from kopt_mcp.profiling import Ladder, static_profile_json
@@ -107,6 +107,14 @@ def target(problem: Path, kernel: Path, **fields: Any) -> tuple[Ran, dict[str, A
     with scratch() as folder:
         ran = launch(job.command(sys.executable, folder), folder=folder, timeout_s=60, watch=Watch())
         return ran, read_answer(folder)
+
+
+def test_a_job_is_read_as_it_was_written(tmp_path: Path) -> None:
+    job = TargetJob("each", "p.py", "0" * 64, "cuda:1", workloads=("a", "b"), marks="roctx", timeout_s=1.5)
+    command = job.command("python3", tmp_path)
+    assert read_job(tmp_path) == job
+    assert command[:3] == ["python3", "-I", "-B"], "nothing of the environment's or of the folder's is imported"
+    assert command[-1] == str(tmp_path)
 
 
 def test_a_call_is_timed_on_the_host_inside_the_sandbox(files: tuple[Path, Path]) -> None:

@@ -60,4 +60,5 @@ class TargetJob:
 
 def read_job(folder: Path) -> TargetJob:
     """The job that `TargetJob.command` wrote."""
-    return TargetJob(**json.loads((folder / JOB_FILE).read_text(encoding="utf-8")))
+    written = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
+    return TargetJob(**{**written, "workloads": tuple(written["workloads"])})
