@@ -13,13 +13,16 @@ from typing import Any
 import pytest
 import torch
 
+from kopt_mcp.evaluator import sealing
 from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.channel import Channel
 from kopt_mcp.evaluator.native import BuildError
 from kopt_mcp.evaluator.outbox import COUNT, FAILED, PLACE, TOKEN_BYTES
+from kopt_mcp.evaluator.peeking import Unreadable
 from kopt_mcp.evaluator.runner import serve
+from kopt_mcp.evaluator.seals import Seal
 from kopt_mcp.evaluator.shared import SharedMemory
-from kopt_mcp.evaluator.watching import Structure, fingerprint
+from kopt_mcp.evaluator.watching import Structure, fingerprint, late
 
 ROWS, COLS = 4, 6
 SPEC = {"kind": "normal", "shape": [ROWS, COLS], "dtype": "float32", "args": {"scale": 1.0, "shift": 0.0}}
@@ -259,6 +262,39 @@ def test_every_request_is_answered_once_until_goodbye(tmp_path: Path, monkeypatc
     assert answers[2]["fault"]["text"].startswith("ValueError: no (line 3: raise ValueError")
     assert answers[3]["fault"]["kind"] == "RUNTIME_ERROR"
     assert answers[4] == {"op": "bye"}
+
+
+def test_a_runner_whose_memory_lies_otherwise_than_known_goes_on_without_seals_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def of_runner(*_: object) -> list[Seal]:
+        raise Unreadable("a dict is laid out differently")
+
+    monkeypatch.setattr(sealing, "of_runner", of_runner)
+    ours, theirs = socket.socketpair()
+    memory = SharedMemory()
+    job = {"device": "cpu", "index": 0, "cache_bytes": 1 << 12, "shared_bytes": 1 << 16, "sealed": True}
+    thread = threading.Thread(target=serve, args=(Channel(theirs, "n"), memory.fd, {"session": "own"}, job))
+    thread.start()
+    channel = Channel(ours, "n")
+    ready = channel.receive(10)
+    channel.close()  # as where the harness has ended: nobody says goodbye
+    thread.join()
+    theirs.close()
+    memory.close()
+    assert ready["isolation"] == {"session": "own", "seals": "off: a dict is laid out differently"}
+    assert ready["seals"] == []
+    assert "fault" not in ready
+
+
+def test_inputs_that_arrive_late_are_those_that_are_dense_and_hold_something() -> None:
+    dense, gaps, empty = torch.arange(1.0, 200.0), torch.ones(4, 4)[:, :2], torch.zeros(0)
+    before = [t.clone() for t in (dense, gaps)]
+    finish = late([gaps, empty, dense])
+    assert (torch.equal(gaps, before[1]), int((dense != before[0]).sum())) == (True, 4)
+    finish()
+    assert torch.equal(dense, before[0])
+    assert torch.equal(gaps, before[1])
 
 
 def test_a_timed_call_waits_for_the_word_and_says_where_its_output_lies(shared: mmap.mmap, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from evaluating import processes
 
-from kopt_mcp.evaluator import sandbox
+from kopt_mcp.evaluator import runners, sandbox
+from kopt_mcp.evaluator.caches import Caches
 from kopt_mcp.evaluator.faults import Fault
-from kopt_mcp.evaluator.runners import Caches, Place, Runner
+from kopt_mcp.evaluator.runners import Place, Runner
 from kopt_mcp.evaluator.zygote import Zygote
 
 
@@ -80,6 +81,29 @@ def test_a_runner_that_cannot_start_says_what_it_said_last(place: Place, tmp_pat
         missing.spares.take()
     assert caught.value.status == "RUNTIME_ERROR"
     missing.spares.close()
+
+
+def test_a_process_that_speaks_out_of_turn_is_no_runner_and_is_ended(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, as_ever = processes(), Runner._description
+    monkeypatch.setattr(Runner, "_description", lambda self, nonce: as_ever(self, "another's"))
+    with pytest.raises(Fault, match=r"a process for the candidate did not start \(code -?\d+\): ") as caught:
+        place.spares.take()
+    assert caught.value.status == "RUNTIME_ERROR"
+    assert processes() == before
+
+
+def test_what_has_ended_is_not_alive_and_is_taken_to_be_where_there_is_no_proc(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runner = Runner(place).ready()
+    assert runner.alive()
+    runner.reap(0.0)
+    runner.pid = 1 << 22  # which none ever is
+    assert not runner.alive()
+    monkeypatch.setattr(runners, "Path", lambda path: tmp_path / path.lstrip("/"))
+    assert runner.alive()
 
 
 def cache_of(folder: Path, **files: str) -> Path:

@@ -188,6 +188,20 @@ def test_a_process_that_starts_another_and_ends_while_it_is_looked_at_is_no_rest
     assert next(looks) == [gone + 2], "it looks until it has found the same twice, and no longer"
 
 
+def test_a_process_that_has_gone_by_the_time_of_the_release_does_no_harm(
+    family: tuple[int, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zygote, (one, two, _) = family
+    gone, true = 1 << 22, sandbox.descendants
+    monkeypatch.setattr(sandbox, "descendants", lambda pid: [*true(pid), *([gone] if pid == one else [])])
+    turn = turn_of(zygote, one, two)
+    strays = turn.freeze(one)
+    assert strays == [gone], "it is in no group of the runner's any more"
+    turn.halt(one, strays)
+    turn.release(one, strays)
+    assert [state(p) for p in (one, *below(one), two)] == ["S", "S", "T"]
+
+
 BUSY_PARENT = """
 import subprocess, sys, threading
 def run():
