@@ -16,7 +16,7 @@ import pytest
 from evaluating import CHEATS, PROBLEMS, digest, evaluate, running_evaluator
 
 from kopt_mcp.errors import Cancelled, EvaluatorFailed, ProblemInvalid, ToolUnavailable, WorkspaceFailed
-from kopt_mcp.evaluator import own_files
+from kopt_mcp.evaluator import own_files, serving
 from kopt_mcp.evaluator.channel import Channel
 from kopt_mcp.evaluator.client import LocalEvaluator
 from kopt_mcp.evaluator.harness import HarnessError, load_problem
@@ -439,6 +439,16 @@ def test_the_same_answers_come_over_a_channel_in_this_process(tmp_path: Path) ->
     channel.close()
     thread.join()
     theirs.close()
+
+
+def test_a_server_that_asks_nothing_has_no_device_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(serving, "Harness", lambda device, *_: made.append(device))
+    ours, theirs = socket.socketpair()
+    ours.close()
+    serve(Channel(theirs), "cuda:0", tmp_path)
+    theirs.close()
+    assert made == []
 
 
 def test_a_workload_that_no_memory_holds_is_told_to_be_smaller(evaluator: LocalEvaluator, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from evaluating import PROBLEMS
 
-from kopt_mcp.evaluator import held
+from kopt_mcp.evaluator import held, snapshots
 from kopt_mcp.evaluator.arms import Arm, Timed
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.harness import load_problem
@@ -23,7 +23,7 @@ from kopt_mcp.evaluator.records import RESOLUTION_US
 from kopt_mcp.evaluator.reference import describe_outputs, expected_outputs, judge_all
 from kopt_mcp.evaluator.runners import Place
 from kopt_mcp.evaluator.shared import INPUTS_AT, SharedMemory
-from kopt_mcp.evaluator.snapshots import Glance, Piece, Spot, memory_of, rebuilt
+from kopt_mcp.evaluator.snapshots import Glance, Piece, Spot, can_be_read, memory_of, rebuilt
 from kopt_mcp.evaluator.timing import WallClock
 from kopt_mcp.evaluator.zygote import Zygote
 from kopt_mcp.problem import Make, Problem, Spec, Workload
@@ -282,6 +282,34 @@ def test_a_description_that_does_not_fit_the_bytes_is_a_lie(meta: Any) -> None:
     assert rebuilt([torch.zeros(16, dtype=torch.uint8)], [fits], [Spot(64, 16, ((2, 12),))])[0].shape == (2,)
     with pytest.raises(Fault, match="other outputs than it returned"):
         rebuilt([], [meta], [])
+
+
+def test_a_system_that_reads_no_other_processs_memory_says_so_and_notes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As macOS has no such call."""
+    here = torch.zeros(16)
+    monkeypatch.setattr(snapshots, "_libc", object)
+    with pytest.raises(OSError, match="Function not implemented") as caught:
+        memory_of(os.getpid(), here.data_ptr(), 4)
+    assert caught.value.errno == errno.ENOSYS
+    assert glanced([Spot(here.data_ptr(), 64)]) is None
+    assert not can_be_read(os.getpid(), memory_of)
+
+
+def test_a_process_is_readable_where_its_memory_is_and_it_is_there() -> None:
+    assert can_be_read(os.getpid(), memory_of)
+    assert not can_be_read(1 << 22, memory_of), "which none ever is"
+
+
+def test_outputs_that_lie_in_each_other_are_refused_whatever_they_hold() -> None:
+    memory = [torch.arange(4.0).view(torch.uint8)] * 2
+    meta = {"shape": [4], "strides": [1], "dtype": "float32"}
+    apart, within = [Spot(64, 16), Spot(80, 16)], [Spot(64, 16), Spot(72, 16)]
+    assert [t.tolist() for t in rebuilt(memory, [meta, meta], apart)] == [[0, 1, 2, 3]] * 2
+    with pytest.raises(Fault, match="two outputs share memory") as caught:
+        rebuilt(memory, [meta, meta], within)
+    assert caught.value.status == "INCORRECT_NUMERICAL"
 
 
 def test_who_was_looked_at_may_be_looked_at_again_in_the_same_visit(

@@ -1,6 +1,8 @@
 """Which checks are made, and what a failure says."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from random import Random
 
@@ -14,6 +16,7 @@ from kopt_mcp.evaluator.checks import PUBLIC_SEED, Check
 from kopt_mcp.evaluator.harness import load_problem
 from kopt_mcp.evaluator.inputs import GAPS, NEARER
 from kopt_mcp.evaluator.process import CandidateProcess, Source
+from kopt_mcp.evaluator.records import WorkloadResult
 from kopt_mcp.evaluator.runners import Place
 from kopt_mcp.evaluator.zygote import Zygote
 from kopt_mcp.problem import DISTRIBUTIONS, LAYOUTS, Problem, Workload
@@ -396,7 +399,7 @@ def test_a_team_makes_every_check_once_and_adds_up_what_it_finds(place: Place) -
 
 def test_who_puts_all_outputs_into_one_buffer_is_said_to(place: Place) -> None:
     text = "import torch\nout = torch.empty(1 << 20)\ndef softmax(x):\n    return torch.softmax(x, -1, out={})\n"
-    results = [verify.WorkloadResult("any", "PASSED")]
+    results = [WorkloadResult("any", "PASSED")]
     said = []
     for where in ("out[: x.numel()].view(x.shape)", "torch.empty_like(x)"):
         (member,) = team(place, text.format(where), 1)
@@ -414,12 +417,35 @@ def test_small_pieces_are_taken_while_one_that_fills_the_memory_is_worked_on() -
     taken = [work.next(last=last) for last in (True, True, False)]
     assert [piece and piece[0].name for piece in taken] == [names[-1], names[0], names[1]]
     assert taken[0] is not None
-    work.done(taken[0], verify.WorkloadResult(names[-1], "PASSED"))
+    work.done(taken[0], WorkloadResult(names[-1], "PASSED"))
     piece = work.next(last=True)
     assert piece is not None
     assert piece[0].name == names[-2]
     work.done(piece, None)
     assert work.next(last=False) is None, "after a fault of our own nobody waits"
+
+
+def test_who_has_only_large_pieces_left_waits_until_the_one_that_fills_the_memory_is_done() -> None:
+    cases = sorted((PROBLEM.case(w) for w in PROBLEM.for_device("cpu")), key=lambda case: case.bytes)[-2:]
+    work = verify._Work([(c.workload, [Check(c, 1, 0xFF)]) for c in cases], 0.0, lambda fraction, text: None)
+    waits = threading.Event()
+
+    class Told(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.set()
+            return super().wait(timeout)
+
+    work._changed = Told()
+    first = work.next(last=False)
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(work.next, True)
+        assert waits.wait(60)
+        assert not second.done()
+        assert first is not None
+        work.done(first, WorkloadResult(first[0].name, "PASSED"))
+        piece = second.result(60)
+    assert piece is not None
+    assert [first[0].name, piece[0].name] == [case.workload.name for case in cases]
 
 
 def test_a_team_stops_at_what_is_wrong_and_says_it_last(place: Place) -> None:
