@@ -141,9 +141,9 @@ def test_a_candidate_that_does_not_load_leaves_nothing_behind(
 def test_a_process_that_has_not_begun_or_has_ended_is_asked_nothing(
     place: Place, problem: Problem, end: Callable[[CandidateProcess], object]
 ) -> None:
-    running = process(place, problem, RIGHT)
-    for step in (lambda _: None, lambda running: end(running.start())):
-        step(running)
+    fresh, ended = process(place, problem, RIGHT), process(place, problem, RIGHT).start()
+    end(ended)
+    for running in (fresh, ended):
         with pytest.raises(Fault, match="the candidate's process has ended") as caught:
             running.ask("forget")
         assert caught.value.status == "RUNTIME_ERROR"

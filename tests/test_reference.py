@@ -198,11 +198,11 @@ def checked(check: Any) -> str:
 
 
 def test_a_tasks_own_check_is_asked_with_the_inputs_and_cannot_change_the_outputs() -> None:
-    def check(args: list[Any], outputs: list[torch.Tensor]) -> str | None:
+    def check(args: list[Any], outputs: list[torch.Tensor]) -> str:
         assert [a.shape for a in args] == [(100,), (100,)]
         assert outputs[0].tolist() == [1, 1, 1]
         outputs[0].zero_()
-        return None
+        return ""
 
     out = torch.ones(3)
     problem = dataclasses.replace(in_place("float32"), check=check)
@@ -213,7 +213,7 @@ def test_a_tasks_own_check_is_asked_with_the_inputs_and_cannot_change_the_output
 
 
 def test_a_tasks_own_check_that_fails_on_an_output_has_not_accepted_it() -> None:
-    def check(args: list[Any], outputs: list[torch.Tensor]) -> str | None:
+    def check(args: list[Any], outputs: list[torch.Tensor]) -> str:
         raise IndexError("no such row")
 
     assert checked(check) == "it fails with IndexError: no such row"

@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from evaluating import CHEATS, PROBLEMS
 
 from kopt_mcp.evaluator import script
 from kopt_mcp.evaluator.files import load_problem
+from kopt_mcp.evaluator.records import Evaluation, Job
 from kopt_mcp.problem import Problem
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,3 +122,71 @@ def test_a_program_that_has_asked_for_a_gpu_is_not_forked(
     monkeypatch.setattr(script, "may_have_computed", lambda: False)
     assert script.run(load_problem((PROBLEMS / "softmax.py").read_bytes(), "softmax.py"), ["--device", device]) == 0
     assert seen == [forked]
+
+
+def softmax(**changed: Any) -> Problem:
+    """The problem of the folder, declared otherwise."""
+    return replace(load_problem((PROBLEMS / "softmax.py").read_bytes(), str(PROBLEMS / "softmax.py")), **changed)
+
+
+def test_who_asks_for_no_json_gets_the_lines_and_the_error_on_its_own_stream(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = {"correctness": False, "error": "off by 3", "lines": ["softmax.py on a CPU: off by 3"]}
+    monkeypatch.setattr(script, "_report", lambda problem, options, fork: dict(report))
+    assert script.run(softmax(), ["--device", "cpu"]) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("softmax.py on a CPU: off by 3\n", "off by 3\n")
+
+
+class Judge:
+    """Stands for a harness: its verdicts, by kind of job."""
+
+    def __init__(self, **verdicts: Evaluation) -> None:
+        self.verdicts = verdicts
+        self.jobs: list[Job] = []
+
+    def evaluate(self, problem: Problem, job: Job, said: object) -> Evaluation:
+        self.jobs.append(job)
+        return self.verdicts[job.kind]
+
+
+def test_a_kernel_that_fails_only_as_it_is_timed_has_failed(tmp_path: Path) -> None:
+    kernel = tmp_path / "softmax.py"
+    kernel.write_text("def softmax(x): ...\n")
+    right = Evaluation("PASSED", "")
+    cheated = Evaluation("CHEATED", "it changed the clock")
+    options = argparse.Namespace(device="cpu", correctness=False)
+    judge: Any = Judge(verify=right, benchmark=cheated)
+    assert script._evaluate(judge, softmax(), kernel, options) == (cheated, {})
+    assert [(job.kind, job.candidate_sha256) for job in judge.jobs] == [
+        (kind, sha256(kernel.read_bytes()).hexdigest()) for kind in ("verify", "benchmark")
+    ]
+    kernel.write_text("import triton\n")
+    assert script._evaluate(judge, softmax(), kernel, options) == (right, {}), "its interpreter is not timed"
+
+
+def test_the_kernel_is_the_one_that_the_problem_names_or_lies_beside_it(tmp_path: Path) -> None:
+    def beside(name: str) -> Path:
+        (tmp_path / f"{name}.py").touch()
+        return script.default_kernel(problem_of(tmp_path, "softmax-backward"))
+
+    named = softmax(kernel="/somewhere/fast.cu")
+    assert script.default_kernel(named) == Path("/somewhere/fast.cu")
+    plain, backward = problem_of(tmp_path, "softmax"), problem_of(tmp_path, "softmax-backward")
+    assert script.default_kernel(plain) == tmp_path / "triton_template.py", "which is told to be missing"
+    assert script.default_kernel(backward) == tmp_path / "triton_backward_template.py"
+    assert [beside(name).name for name in ("softmax", "triton_template", "triton_backward_template")] == [
+        "softmax.py",
+        "triton_template.py",
+        "triton_backward_template.py",
+    ]
+    assert script.default_kernel(plain) == tmp_path / "triton_template.py"
+
+
+def problem_of(folder: Path, name: str) -> Problem:
+    """A problem whose file lies in this folder."""
+    scope: dict[str, Any] = {}
+    text = "def inputs(make, rows, cols):\n    return [make.normal(rows, cols)]\n"
+    exec(compile(text, folder / "p.py", "exec"), scope)
+    return softmax(inputs=scope["inputs"], name=name, entry="softmax")
