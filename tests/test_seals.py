@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -167,6 +168,25 @@ def test_a_tool_that_is_told_of_every_call_is_seen(inside: Inside) -> None:
         monitoring.free_tool_id(tool)
 
 
+def test_the_names_of_all_tools_are_sealed_from_the_first_on_though_another_was_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Wherever the interpreter keeps them: here 40 bytes into its state, the first two taken."""
+    taken: dict[int, Any] = {0: "a debugger", 1: "a profiler"}
+    fake = SimpleNamespace(get_tool=taken.get, use_tool_id=taken.__setitem__, free_tool_id=taken.pop)
+    states: list[int] = []
+
+    def memory(state: int, most: int) -> bytes:
+        states.append(state)
+        return bytes(40) + b"".join(id(taken[tool]).to_bytes(8, sys.byteorder) for tool in range(3))
+
+    monkeypatch.setattr(sys, "monitoring", fake, raising=False)
+    monkeypatch.setattr(sealing, "readable", memory)
+    (seal,) = sealing._monitoring()
+    assert (seal.address, seal.size) == (states[0] + 40, 6 * 8)
+    assert list(taken) == [0, 1], "what was used to find them is free again"
+
+
 def test_a_constant_that_is_changed_in_memory_is_seen(inside: Inside) -> None:
     constants, other = timing.EventClock.sample.__code__.co_consts, 850.5
     item = ctypes.c_void_p.from_address(id(constants) + tuple.__basicsize__ + 8 * constants.index(1000))
@@ -221,6 +241,14 @@ def test_pieces_that_touch_are_read_as_one_and_the_broken_one_is_named() -> None
             made.require_unbroken()
 
 
+def test_what_differs_where_no_seal_is_named_is_a_change_all_the_same() -> None:
+    """As from a reader that hands out more than it was asked for."""
+    made = Seals(1, SEALS, Told(bytes(36), bytes(36) + b"more"))
+    with pytest.raises(Fault, match="it changed something in the evaluator's own code") as caught:
+        made.require_unbroken()
+    assert caught.value.status == "CHEATED"
+
+
 def test_memory_that_is_gone_is_a_trick_and_a_process_that_is_gone_is_none() -> None:
     made = Seals(1, SEALS, Told(bytes(36), OSError(errno.ESRCH, ""), OSError(errno.EFAULT, "")))
     made.require_unbroken()
@@ -232,6 +260,76 @@ def test_objects_that_lie_otherwise_than_known_are_not_sealed(monkeypatch: pytes
     monkeypatch.setattr(sealing, "_KEYS", 24)
     with pytest.raises(peeking.Unreadable):
         sealing.of_modules([timing], {})
+
+
+def has_classes_without_tables(_: Inside, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sealing, "gc", SimpleNamespace(get_referents=lambda one: []))
+
+
+def has_dicts_that_say_their_length_elsewhere(_: Inside, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sealing, "_USED", 8)
+
+
+def has_dicts_of_other_entries(_: Inside, patch: pytest.MonkeyPatch) -> None:
+    true = peeking.own_memory
+    patch.setattr(sealing, "own_memory", lambda at, size: true(at, size) if size <= 8 else bytes(size))
+
+
+def lies(patch: pytest.MonkeyPatch, address: int) -> None:
+    """Memory that holds something else than is known at one address."""
+    true = peeking.own_memory
+    patch.setattr(sealing, "own_memory", lambda at, size: bytes(size) if at == address else true(at, size))
+
+
+def has_tuples_of_other_items(_: Inside, patch: pytest.MonkeyPatch) -> None:
+    lies(patch, id(timing.EventClock.sample.__code__.co_consts) + tuple.__basicsize__)
+
+
+def has_lists_of_other_items(inside: Inside, patch: pytest.MonkeyPatch) -> None:
+    lies(patch, int.from_bytes(peeking.own_memory(id(inside.items) + 24, 8), sys.byteorder))
+
+
+def has_objects_of_other_slots(inside: Inside, patch: pytest.MonkeyPatch) -> None:
+    lies(patch, id(inside.channel))
+
+
+def keeps_what_traces_elsewhere(_: Inside, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sealing, "_THREAD_BYTES", 8)
+
+
+def keeps_the_names_of_tools_elsewhere(_: Inside, patch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+    fake = SimpleNamespace(get_tool=[None].__getitem__, use_tool_id=lambda tool, _: used.append(tool))
+    fake.free_tool_id = used.remove
+    patch.setattr(sys, "monitoring", fake, raising=False)
+    patch.setattr(sealing, "readable", lambda address, most: b"" if used == [0] else b"no tool is in use")
+
+
+OTHER_PYTHONS: dict[Callable[[Inside, pytest.MonkeyPatch], None], str] = {
+    has_classes_without_tables: "no table of",
+    has_dicts_that_say_their_length_elsewhere: "a dict is laid out differently: kopt_mcp",
+    has_dicts_of_other_entries: "no entries of kopt_mcp",
+    has_tuples_of_other_items: "a tuple is laid out differently",
+    has_lists_of_other_items: "a list is laid out differently",
+    has_objects_of_other_slots: "the channel is laid out differently",
+    keeps_what_traces_elsewhere: "a thread's state is laid out differently",
+    keeps_the_names_of_tools_elsewhere: "the interpreter's state is laid out differently",
+}
+"""What another version of CPython may have, and what is said of it."""
+
+
+@pytest.mark.parametrize("other", OTHER_PYTHONS, ids=lambda t: t.__name__)
+def test_a_python_that_lays_out_its_objects_otherwise_is_told_of_and_left_as_it_was(
+    inside: Inside, other: Callable[[Inside, pytest.MonkeyPatch], None]
+) -> None:
+    before = sys.getprofile(), sys.gettrace()
+    with pytest.MonkeyPatch.context() as patch:
+        other(inside, patch)
+        with pytest.raises(peeking.Unreadable, match=OTHER_PYTHONS[other]):
+            sealing.of_runner(inside.items, inside.channel, inside.clock)
+    assert (sys.getprofile(), sys.gettrace()) == before
+    inside.seals.require_unbroken()
+    assert sealing.of_runner(inside.items, inside.channel, inside.clock)
 
 
 @pytest.fixture(scope="module")

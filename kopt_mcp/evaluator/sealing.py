@@ -127,9 +127,7 @@ def _code(name: str, code: CodeType) -> Iterator[Seal]:
 
 
 def _dict(name: str, table: dict[str, Any]) -> Iterator[Seal]:
-    """Its length, where its entries lie, and all of them."""
-    if not table:
-        return
+    """Its length, where its entries lie, and all of them; it must not be empty."""
     keys = int.from_bytes(own_memory(id(table) + _KEYS, _WORD), sys.byteorder)
     size = dict.__sizeof__(table) - object.__sizeof__({}) if keys else 0
     length = int.from_bytes(own_memory(id(table) + _USED, _WORD), sys.byteorder)
@@ -179,7 +177,7 @@ def _tracing() -> Iterator[Seal]:
 
 
 def _address_of(state: int, get: Callable[[], Any], put: Callable[[Any], None]) -> int:
-    before, probe = get(), _Probe()
+    before, probe = get(), lambda *_: None
     put(probe)
     memory = own_memory(state, _THREAD_BYTES)
     put(before)
@@ -213,8 +211,3 @@ def _monitoring() -> Iterator[Seal]:
 
 _TOOLS = 6
 """How many tools there may be."""
-
-
-class _Probe:
-    def __call__(self, *_: object) -> None:
-        return None
