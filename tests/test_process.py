@@ -259,3 +259,37 @@ def test_where_memory_has_no_file_of_its_own_an_unnamed_one_is_shared_and_closed
     memory.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(memory.fd)
+
+
+class Runtime:
+    """CUDA's, as far as memory is pinned by it; which pieces are, by their size."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.code, self.pinned, self.asked = code, dict[int, int](), list[int]()
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
+        assert address not in self.pinned, "what is pinned already cannot be pinned once more"
+        self.asked.append(size)
+        if self.code == 0:
+            self.pinned[address] = size
+        return self.code
+
+    def cudaHostUnregister(self, address: int) -> int:
+        del self.pinned[address]
+        return 0
+
+
+@pytest.mark.parametrize("code", [0, 801])
+def test_what_is_read_for_a_gpu_is_pinned_as_far_as_it_was_read_and_copied_without_that_too(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    runtime = Runtime(code)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    memory = SharedMemory()
+    small, large = memory.write([torch.arange(3.0), torch.arange(100.0)])
+    for described, count in ((small, 3), (large, 100), (small, 3)):
+        assert torch.equal(memory.read(described, "cpu:0"), torch.arange(float(count)))  # "cpu" itself is not pinned
+    assert runtime.asked == ([12, 464] if code == 0 else [12, 464, 12])
+    assert list(runtime.pinned.values()) == ([464] if code == 0 else [])
+    memory.close()
+    assert runtime.pinned == {}
