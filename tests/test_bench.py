@@ -536,6 +536,58 @@ def test_where_nothing_can_be_said_of_values_far_from_zero_those_nearer_are_look
     assert looked_at == ["large", "far", "large"]
 
 
+def test_where_nothing_can_be_said_of_hard_values_at_all_ordinary_ones_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(WorkloadBench, "_hard", lambda self: "far")
+    work = benched(Claiming(5.0), Claiming(10.0))
+    expected = work._expected
+    asked: list[str] = []
+
+    def undefined_but_of_ordinary_values(seed: int, distribution: str) -> list[Any]:
+        asked.append(distribution)
+        if distribution != "normal":
+            raise BadReference("infinite")
+        return expected(seed, distribution)
+
+    monkeypatch.setattr(work, "_expected", undefined_but_of_ordinary_values)
+    _, distribution, outputs = work._hard_values()
+    assert asked == ["far", "large", "normal"]
+    assert distribution == "normal"
+    assert len(outputs) == 1, "those of the softmax"
+
+
+def test_a_look_for_which_the_reference_has_no_answer_whatever_the_values_accuses_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work = benched(Claiming(5.0, torch.zeros_like), Claiming(10.0))
+    work._next_hard = (7, "far")
+    work._sampler.expect([])
+    tried: list[str] = []
+
+    def undefined(seed: int, distribution: str) -> list[Any]:
+        tried.append(distribution)
+        raise BadReference("infinite")
+
+    monkeypatch.setattr(work, "_expected", undefined)
+    work._arms[0].process.workload(work._case, [])
+    work._look_at_hard_values(work._arms[0])
+    assert tried == ["far", "large", "normal"]
+    assert work._right_on_hard == [], "nothing was seen to be right either"
+    assert work._arms[0].checks == 0
+
+
+def test_an_output_that_the_tasks_own_check_refuses_is_wrong_though_ours_lets_it_pass() -> None:
+    particular = dataclasses.replace(PROBLEM, check=lambda args, outputs: "the rows must be sorted")
+    with pytest.raises(Fault, match="the task's own check refuses the output of a timed call") as caught:
+        benched(Claiming(5.0), problem=particular).warm_up()
+    assert caught.value.status == "INCORRECT_NUMERICAL"
+    asked: list[int] = []
+    content = dataclasses.replace(PROBLEM, check=lambda args, outputs: asked.append(len(outputs)) or "")
+    benched(Claiming(5.0), problem=content).warm_up()
+    assert asked == [1], "of one output, once: that of the first look"
+
+
 def test_where_nothing_can_be_said_of_values_far_from_zero_they_are_not_drawn_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -118,6 +118,15 @@ def test_sending_to_a_side_that_is_gone_says_so() -> None:
         channel.receive()
 
 
+def test_a_signal_to_a_side_that_is_gone_says_so() -> None:
+    a, b = socket.socketpair()
+    b.close()
+    channel = Channel(a)
+    with pytest.raises(ChannelClosed, match="Broken pipe"):
+        channel.signal(b"token")
+    channel.close()
+
+
 @pytest.mark.parametrize("number", [b"1e999", b"-1e300", b"1" + b"0" * 400])
 def test_a_doubted_side_sends_no_number_that_cannot_be_added_up(number: bytes) -> None:
     ours, theirs = socket.socketpair()

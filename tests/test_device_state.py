@@ -311,6 +311,18 @@ def test_a_system_without_counters_says_nothing_of_other_cores(tmp_path: Path) -
     assert observer.after().other_cores is None
 
 
+def test_a_system_without_a_load_average_says_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unobtainable() -> tuple[float, float, float]:
+        raise OSError("load averages are unobtainable")
+
+    monkeypatch.setattr(os, "getloadavg", unobtainable)
+    observer = CpuObserver(lambda: {ME}, tmp_path)
+    stat(tmp_path, busy=1000, idle=1000, ours=0)
+    observer.before()
+    stat(tmp_path, busy=1000, idle=2000, ours=0)
+    assert observer.after() == DeviceState(load=None, other_cores=0.0)
+
+
 def test_busy_cores_are_told_and_a_quiet_machine_is_not() -> None:
     (note,) = notes(DeviceState(load=1.8, other_cores=0.9))
     assert note.startswith("other processes kept 0.9 of")

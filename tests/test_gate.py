@@ -29,7 +29,7 @@ from kopt_mcp.evaluator.line import Line
 from kopt_mcp.evaluator.passage import NotShared, Passage, Went
 from kopt_mcp.evaluator.queueing import DONE_AT, GO_AT
 from kopt_mcp.evaluator.snapshots import rebuilt
-from kopt_mcp.problem import Problem
+from kopt_mcp.problem import Problem, Workload
 
 FILE = PROBLEMS / "softmax.py"
 PROBLEM: Problem = load_problem(FILE.read_bytes(), str(FILE))
@@ -345,6 +345,48 @@ def test_a_harness_that_waits_for_the_device_while_it_queues_gets_it_back_and_te
         gate.through(Values(25), True)
 
 
+def test_a_process_that_makes_room_for_smaller_inputs_is_not_given_any(made: Callable[..., Process]) -> None:
+    class Short(Process):
+        def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+            reply = super().ask(op, **fields)
+            return {"inputs": [described(b[:-64]) for b in self.held.buffers]} if op == "hold" else reply
+
+    process = Short(torch.exp)
+    gate = opened(process, Device())
+    before = process.held.buffers[0].clone()
+    with pytest.raises(Fault, match="described inputs of another size") as caught:
+        gate.through(Values(1), True)
+    assert caught.value.status == "CHEATED"
+    assert torch.equal(process.held.buffers[0], before), "no value has got there"
+    assert process.runs
+    process.close()
+
+
+@pytest.mark.parametrize("at", [None, (0, 0), (2, 4)])
+def test_inputs_that_are_no_whole_number_of_words_are_compared_to_their_last_byte(
+    made: Callable[..., Process], monkeypatch: pytest.MonkeyPatch, at: tuple[int, int] | None
+) -> None:
+    odd = PROBLEM.case(Workload({"rows": 3, "cols": 5}))
+    monkeypatch.setitem(globals(), "CASE", odd)
+
+    def works(x: torch.Tensor) -> torch.Tensor:
+        out = torch.exp(x)
+        if at is not None:
+            x[at] += 1
+        return out
+
+    process = made(works)
+    assert process.held.buffers[0].numel() % 8 == 4
+    gate = opened(process, Device())
+    if at is None:
+        passed = gate.through(Values(11), True)
+        assert passed is not None
+        assert torch.equal(passed.outputs[0], expected(11))
+        return
+    with pytest.raises(Fault, match="a timed call changed its input 0"):
+        gate.through(Values(11), True)
+
+
 def test_a_call_as_long_as_a_time_slice_says_itself_that_it_is_over(made: Callable[..., Process]) -> None:
     process = made()
     gate = opened(process, Device(), call_us=3000.0)
@@ -586,8 +628,41 @@ def test_a_runner_queues_a_call_behind_a_word_and_says_where_the_outputs_lie(
         assert torch.equal(rebuilt([place.memory.clone()], [place.lies])[0], made_by(called[0]))
 
 
-def named(_: Device, tensor: torch.Tensor) -> dict[str, Any]:
+def named(driver: Device, tensor: torch.Tensor) -> dict[str, Any]:
+    driver.handle(tensor.data_ptr())
     return described(tensor)
+
+
+class Private(Device):
+    """A driver of memory that no other process can be given."""
+
+    def handle(self, address: int) -> tuple[bytes, int]:
+        raise OSError(1, "cuIpcGetMemHandle failed with CUDA error 1")
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        (Private(), None),
+        (Device(), [{"bytes": 0, "lies": {"shape": [0, 5], "strides": [5, 1], "dtype": "float32"}}]),
+    ],
+)
+def test_a_runner_says_where_no_memory_can_be_shared_and_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, device: Device, told: Any
+) -> None:
+    monkeypatch.setattr(runner_side, "on_device", SimpleNamespace(CudaDriver=lambda: device, named=named))
+    with mmap.mmap(-1, 1 << 12) as shared:
+        one = Candidate("cpu", 1 << 12, shared)
+        one._gate = Queue(shared)  # type: ignore[assignment]
+        one._made_clock = SimpleNamespace()  # type: ignore[assignment]
+        one._function = lambda x: 2 * x if told is None else (2 * x)[:0]
+        spec = {"kind": "normal", "shape": [3, 5], "dtype": "float32", "args": {"scale": 1.0, "shift": 0.0}}
+        one.workload({"inputs": [{"spec": spec}], "params": {}, "outputs": [], "literals": []})
+        held = one.hold({"distribution": "normal", "layout": "contiguous"})
+        assert (held["inputs"] is None) == (told is None)
+        reply = one.enqueue({"ticket": 5, "known": None, "tells": True})
+    assert reply["outputs"] == told
+    assert checked("enqueue", {"op": "enqueue", **reply}), "which is an answer that the harness takes"
 
 
 class Library:

@@ -8,15 +8,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from kopt_mcp.evaluator import sealing
 from kopt_mcp.evaluator.candidate import Candidate
 from kopt_mcp.evaluator.channel import Channel
 from kopt_mcp.evaluator.native import BuildError
+from kopt_mcp.evaluator.operators import kernel_rows
 from kopt_mcp.evaluator.outbox import COUNT, FAILED, PLACE, TOKEN_BYTES
 from kopt_mcp.evaluator.peeking import Unreadable
 from kopt_mcp.evaluator.runner import serve
@@ -214,6 +217,42 @@ def test_a_c_function_gets_outputs_that_were_allocated_for_it(
 def test_operators_of_a_call_are_listed(shared: mmap.mmap, tmp_path: Path) -> None:
     rows = loaded(shared, tmp_path, body("return x.exp()")).profile(CALL)["kernels"]
     assert "aten::exp" in {r["name"] for r in rows}
+
+
+def test_kernels_of_a_gpu_are_listed_by_their_time_there_and_the_hosts_work_is_left_out() -> None:
+    def event(key: str, where: str, device_us: float, host_us: float = 1.0) -> Any:
+        kind = SimpleNamespace(name=where)
+        times = {"self_device_time_total": device_us, "self_cpu_time_total": host_us}
+        return SimpleNamespace(key=key, count=2, device_type=kind, **times)
+
+    events = [
+        event("short_kernel", "CUDA", 3.0),
+        event("aten::exp", "CPU", 90.0),
+        event("long_kernel", "CUDA", 50.0),
+        event("cudaLaunchKernel", "CUDA", 0.0),
+        event("never_called", "CPU", 0.0, 0.0),
+    ]
+    session = SimpleNamespace(key_averages=lambda: events)
+    assert kernel_rows(session, on_gpu=True) == [
+        {"name": "long_kernel", "calls": 2, "total_us": 50.0},
+        {"name": "short_kernel", "calls": 2, "total_us": 3.0},
+    ]
+    assert len(kernel_rows(session, on_gpu=False)) == 4, "what took no time is no kernel"
+
+
+def test_a_call_that_torch_would_send_through_other_code_is_told_where_calls_time_themselves(
+    shared: mmap.mmap,
+) -> None:
+    class Other(TorchFunctionMode):
+        pass
+
+    on_gpu, on_cpu = (Candidate(device, 1 << 12, shared) for device in ("cuda", "cpu"))
+    assert on_gpu.forget({}) == {}
+    with Other():
+        with pytest.raises(Structure, match="code of its own into torch's operators") as caught:
+            on_gpu.forget({})
+        assert on_cpu.forget({}) == {}, "there the harness holds the clock"
+    assert caught.value.kind == "CHEATED"
 
 
 @pytest.mark.parametrize(
