@@ -85,6 +85,26 @@ def test_integer_outputs_have_mutants_too() -> None:
     assert "NaN" not in found
 
 
+def test_an_operation_whose_rows_have_one_element_leaves_none_out() -> None:
+    found = check(problem(inputs=lambda make, n: [make.normal(n, 1)]))
+    assert not {"off by one", "99 % of the work"} & set(found), "they would be right"
+    assert all(m.caught for m in found.values())
+    assert "zeros" in found
+
+
+def test_elements_are_left_out_of_the_first_input_that_has_some() -> None:
+    found = check(problem(inputs=lambda make, n: [2, make.normal(8, n)], reference=lambda factor, x: factor * x))
+    assert found["off by one"].caught
+    assert found["99 % of the work"].caught
+
+
+def test_a_single_number_has_no_rows_and_columns_to_drop() -> None:
+    found = check(problem(reference=lambda x: x.sum()))
+    assert not {"last row dropped", "last columns dropped", "input returned"} & set(found)
+    assert found["zeros"].caught
+    assert found["stale output"].caught
+
+
 def test_a_reference_that_is_nan_on_ordinary_inputs_names_the_workload() -> None:
     with pytest.raises(BadReference, match="workload '64-fp32': the float64 reference is not finite"):
         check(problem(reference=lambda x: x.sqrt()))

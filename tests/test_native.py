@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -158,6 +159,47 @@ def test_a_missing_compiler_says_where_it_was_looked_for(tmp_path: Path, monkeyp
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
     with pytest.raises(BuildError, match="no cuda compiler found; looked for nvcc on PATH and in"):
         native.build(source(tmp_path, "", "kernel.cu"), tmp_path, 60)
+
+
+@pytest.mark.parametrize(("capability", "arch"), [((9, 0), "90a"), ((8, 6), "86"), ((10, 0), "100a"), (None, "80")])
+def test_a_cuda_kernel_is_built_for_the_gpu_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None, arch: str
+) -> None:
+    compiler(tmp_path / "cuda" / "bin" / "nvcc", monkeypatch)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    with pytest.raises(BuildError) as caught:
+        native.build(source(tmp_path, "// kopt: cflags = -lineinfo\n", "kernel.cu"), tmp_path, 60)
+    target = f"-gencode=arch=compute_{arch},code=sm_{arch}"
+    assert str(caught.value) == f"-shared -O3 {target} -Xcompiler -fPIC -lineinfo kernel.cu -o kernel.so\n"
+
+
+def test_a_hip_kernel_is_built_by_rocms_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler(tmp_path / "rocm" / "bin" / "hipcc", monkeypatch)
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path / "rocm"))
+    with pytest.raises(BuildError) as caught:
+        native.build(source(tmp_path, "", "kernel.hip"), tmp_path, 60)
+    assert str(caught.value) == "-shared -O3 -fPIC kernel.hip -o kernel.so\n"
+
+
+def compiler(file: Path, patch: pytest.MonkeyPatch) -> None:
+    """One that only says what it was called with; there is no other."""
+    file.parent.mkdir(parents=True)
+    file.write_text('#!/bin/sh\necho "$@" >&2\nexit 1\n', encoding="utf-8")
+    file.chmod(0o755)
+    patch.setenv("PATH", str(file.parent.parent))
+
+
+def test_on_a_gpu_the_stream_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "#include <stdint.h>\nvoid f(int64_t *out, int64_t n, void *stream) { out[0] = n; out[1] = (int64_t)stream; }\n"
+    )
+    library = native.build(source(tmp_path, text), tmp_path, 60)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=(1 << 40) + 7))
+    out = torch.zeros(2, dtype=torch.int64)
+    native.bind(library, "f", ("out0", "n"), on_gpu=True)({"out0": out, "n": 5})
+    assert out.tolist() == [5, (1 << 40) + 7]
 
 
 def test_a_build_never_serves_an_older_binary(tmp_path: Path) -> None:
