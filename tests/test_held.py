@@ -155,6 +155,46 @@ def test_what_a_timed_call_may_not_do_is_seen(place: Place, body: str, status: s
     assert caught.value.status == status
 
 
+ANSWERS_ITSELF = """import os, struct, sys
+    frame = sys._getframe()
+    while "token" not in frame.f_locals:
+        frame = frame.f_back
+    token, channel = frame.f_locals["token"], frame.f_locals["channel"]
+    said = struct.pack("<IQQI", 1, x.data_ptr(), 8, {dimensions})
+    channel.signal(token + said + struct.pack("<qq", 1, 8) * {dimensions})
+    os._exit(0)"""
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "status", "words"),
+    [
+        (64 * 64 + 1, "CHEATED", "gave an answer to 'timed' that is none"),
+        (64 * 64, "RUNTIME_ERROR", "exited with code 0 during 'timed'"),  # such an answer is read, and then it is gone
+    ],
+)
+def test_an_answer_of_more_dimensions_than_tensors_have_is_none(
+    place: Place, dimensions: int, status: str, words: str
+) -> None:
+    with pytest.raises(Fault, match=words) as caught:
+        timed(place, ANSWERS_ITSELF.format(dimensions=dimensions))
+    assert caught.value.status == status
+
+
+def test_an_output_that_was_not_there_when_the_call_had_said_that_it_was_done_is_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class TooEarly(Glance):
+        """As at memory that is mapped only afterwards."""
+
+        def __call__(self, pid: int, places: Sequence[Spot]) -> None:
+            super().__call__(pid, [Spot(16, place.size) for place in places])
+
+    monkeypatch.setattr(held, "Glance", TooEarly)
+    with pytest.raises(Fault, match="could not be read when the timed call had said that it was done") as caught:
+        timed(place, "return torch.softmax(x, dim=-1)")
+    assert caught.value.status == "CHEATED"
+
+
 def glanced(places: list[Spot], like: Sequence[Spot] = ()) -> list[Piece] | None:
     """Pieces of outputs in this process."""
     glance = Glance(like)

@@ -44,6 +44,14 @@ def test_pieces_of_one_buffer_share_nothing_unless_they_overlap(tensors: list[to
     assert share([Lying.of(t) for t in tensors]) == shared
 
 
+@pytest.mark.parametrize(
+    ("tensor", "size"),
+    [(BUFFER, 192), (BUFFER.t(), 192), (BUFFER[:2, :3], 4 * 11), (BUFFER[:0], 0), (torch.zeros(3, 0), 0)],
+)
+def test_a_tensor_ends_behind_its_last_element_or_where_it_begins(tensor: torch.Tensor, size: int) -> None:
+    assert Lying.of(tensor).end == tensor.data_ptr() + size
+
+
 def test_memory_that_lies_far_apart_is_not_counted_through() -> None:
     near, same = (Lying(64, (4,), (1,), 4) for _ in range(2))
     assert share([Lying(1 << 60, (4,), (1,), 4), near, same])

@@ -152,6 +152,20 @@ def test_where_others_cannot_be_had_there_are_none_and_nothing_is_left(one: Made
         assert sum(entry.startswith("no-line") for entry in one.log) == lines
 
 
+@pytest.mark.parametrize("what", ["load", "call"])
+def test_a_trick_in_other_processes_is_told_and_nothing_of_them_is_left(one: Made, what: str) -> None:
+    with ExitStack() as stack:
+        started(one, stack)
+        one.fails[what] = Fault("CHEATED", "it moved its socket")
+        one.log.clear()
+        with pytest.raises(IncumbentFault, match="it moved its socket") as caught, one.pairs.nth(one.sampler, 1):
+            pass
+        assert caught.value.status == "CHEATED"
+        assert one.log[-2:] == ["abandon candidate", "abandon incumbent"]
+        lines = sum(entry.startswith("line") for entry in one.log)
+        assert sum(entry.startswith("no-line") for entry in one.log) == lines
+
+
 def test_those_that_were_timed_answer_for_themselves(one: Made) -> None:
     with ExitStack() as stack:
         started(one, stack)
