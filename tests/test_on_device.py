@@ -9,7 +9,7 @@ import torch
 
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.on_device import named, read
-from kopt_mcp.evaluator.outbox import Outbox
+from kopt_mcp.evaluator.outbox import Outbox, view
 
 HANDLE = bytes(range(64))
 BASE = 1 << 40
@@ -79,6 +79,62 @@ def test_large_outputs_in_memory_that_cannot_be_shared_are_copied_too() -> None:
         (meta,) = box.put([device.memory[: 1 << 20].view(torch.int32)])
         assert meta == {"shape": [1 << 18], "dtype": "int32", "offset": 0, "bytes": 1 << 20}
         assert shared[4:8] == struct.pack("<i", 1)
+
+
+class Runtime:
+    """CUDA's, which pins memory that is not pinned yet."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.code, self.pinned = code, dict[int, int]()
+        self.tries = 0
+
+    def cudaHostRegister(self, start: int, size: int, flags: int) -> int:
+        assert start not in self.pinned
+        self.tries += 1
+        if self.code == 0:
+            self.pinned[start] = size
+        return self.code
+
+    def cudaHostUnregister(self, start: int) -> None:
+        del self.pinned[start]
+
+
+def outputs(*sizes: int) -> list[dict[str, Any]]:
+    return [{"shape": [size], "dtype": "uint8", "bytes": size} for size in sizes]
+
+
+def test_what_outputs_go_through_is_pinned_once_as_far_as_the_largest_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    with mmap.mmap(-1, 1 << 16) as shared:
+        box = Outbox(shared, "cuda")
+        pinned = []
+        for sizes in ((100,), (100, 200), (50,)):
+            box.make_room(outputs(*sizes))
+            pinned.append([*runtime.pinned.values()])
+        assert pinned == [[164], [428], [428]], "each with room between"
+        box.leave_on_device(FakeDriver(torch.zeros(1, dtype=torch.uint8)))
+        box.make_room(outputs(1000))
+        assert [*runtime.pinned.values()] == [428], "what stays on the device needs none"
+
+
+def test_memory_that_cannot_be_pinned_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime(code=801)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    with mmap.mmap(-1, 1 << 16) as shared:
+        box = Outbox(shared, "cuda")
+        for _ in range(2):
+            box.make_room(outputs(100))
+    assert (runtime.pinned, runtime.tries) == ({}, 2), "and nothing is unpinned that was not pinned"
+
+
+def test_an_output_without_elements_takes_no_room() -> None:
+    with mmap.mmap(-1, 1 << 12) as shared:
+        empty, ones = Outbox(shared, "cpu").put([torch.zeros(0, 3), torch.ones(2)])
+        assert empty == {"shape": [0, 3], "dtype": "float32", "offset": 0, "bytes": 0}
+        assert (ones["offset"], shared[:8]) == (0, struct.pack("<2f", 1, 1))
+        again = view(shared, empty)
+        assert (again.shape, again.dtype) == ((0, 3), torch.float32)
 
 
 GOOD: dict[str, Any] = {"shape": [2, 2], "dtype": "float32", "bytes": 16, "offset": 0, "handle": HANDLE.hex()}
