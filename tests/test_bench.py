@@ -583,7 +583,12 @@ def test_an_output_that_the_tasks_own_check_refuses_is_wrong_though_ours_lets_it
         benched(Claiming(5.0), problem=particular).warm_up()
     assert caught.value.status == "INCORRECT_NUMERICAL"
     asked: list[int] = []
-    content = dataclasses.replace(PROBLEM, check=lambda args, outputs: asked.append(len(outputs)) or "")
+
+    def is_content(args: list[Any], outputs: list[torch.Tensor]) -> str:
+        asked.append(len(outputs))
+        return ""
+
+    content = dataclasses.replace(PROBLEM, check=is_content)
     benched(Claiming(5.0), problem=content).warm_up()
     assert asked == [1], "of one output, once: that of the first look"
 

@@ -28,7 +28,12 @@ def test_copies_and_products_are_rates_of_what_they_move_and_compute(
 ) -> None:
     arrays: list[int] = []
     rand = torch.rand
-    monkeypatch.setattr(torch, "rand", lambda count, **how: arrays.append(count) or rand(8, **how))
+
+    def few(count: int, **how: Any) -> torch.Tensor:
+        arrays.append(count)
+        return rand(8, **how)
+
+    monkeypatch.setattr(torch, "rand", few)
     found = ceilings.measure("cpu", 1 << 20, "a slow machine")
     assert arrays == [(64 << 20) // 4] * 3, "far more than the cache holds"
     assert found.copy_gbps == pytest.approx(2 * (64 << 20) / 1e6)

@@ -10,17 +10,19 @@ from contextlib import suppress
 from dataclasses import asdict
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+import torch
 from evaluating import CHEATS, PROBLEMS, digest, evaluate, running_evaluator
 
 from kopt_mcp.errors import Cancelled, EvaluatorFailed, ProblemInvalid, ToolUnavailable, WorkspaceFailed
 from kopt_mcp.evaluator import own_files, serving
 from kopt_mcp.evaluator.channel import Channel
 from kopt_mcp.evaluator.client import LocalEvaluator
-from kopt_mcp.evaluator.harness import HarnessError, load_problem
-from kopt_mcp.evaluator.records import Job
+from kopt_mcp.evaluator.faults import Fault
+from kopt_mcp.evaluator.harness import Harness, HarnessError, load_problem
+from kopt_mcp.evaluator.records import Ceilings, Evaluation, Job
 from kopt_mcp.evaluator.serving import serve
 from kopt_mcp.watch import Watch
 
@@ -344,6 +346,83 @@ def test_confirm_times_and_checks_in_fresh_processes(evaluator: LocalEvaluator) 
     assert [w.workload for w in result.workloads if w.timing is not None] == ["96x512-fp32"]
     assert len(result.workloads) == 4
     assert evaluate(evaluator, CHEATS / "no_max_subtraction.py", kind="confirm").status == "INCORRECT_NUMERICAL"
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """A harness in this process."""
+    made = Harness("cpu", tmp_path_factory.mktemp("harness"), fork=False)
+    made.adopt_ceilings(Ceilings(1e3, 1e3, {}, "not this machine"))
+    yield made
+    made.close()
+
+
+def judged(
+    own: Harness,
+    kind: Literal["verify", "benchmark", "confirm"],
+    kernel: Path,
+    file: Path,
+    told: list[str] | None = None,
+) -> Evaluation:
+    said = [] if told is None else told
+    job = Job(kind, str(file), digest(file), str(kernel), digest(kernel), "cpu", timeout_s=60.0)
+    return own.evaluate(own.problem(job.problem, job.problem_sha256), job, lambda fraction, text: said.append(text))
+
+
+C_PROBLEM, C_KERNEL = PROBLEMS / "softmax_c.py", CHEATS / "controls" / "c_with_openmp.c"
+
+
+def test_a_confirmation_of_a_kernel_that_is_wrong_where_it_is_not_timed_is_a_refusal(
+    own: Harness, tmp_path: Path
+) -> None:
+    kernel = tmp_path / "kernel.c"
+    right = C_KERNEL.read_text(encoding="utf-8")
+    kernel.write_text(right.rstrip().removesuffix("}") + "if (rows == 3) out[0] = 7.0f;\n}\n", encoding="utf-8")
+    told: list[str] = []
+    result = judged(own, "confirm", kernel, C_PROBLEM, told)
+    assert any("block(s) timed, 0 workload(s) undecided" in text for text in told), "the timed one has 96 rows"
+    assert result.status == "INCORRECT_NUMERICAL"
+    assert result.ratio is None
+    assert all(workload.timing is None for workload in result.workloads), "and no time of it is told"
+
+
+def test_a_problem_of_which_nothing_is_timed_is_verified_and_cannot_be_benchmarked(
+    own: Harness, tmp_path: Path
+) -> None:
+    file = tmp_path / "test_softmax.py"
+    text = C_PROBLEM.read_text(encoding="utf-8")
+    file.write_text(text.replace('"cols": 512})', '"cols": 512}, timed=False)'), encoding="utf-8")
+    assert judged(own, "verify", C_KERNEL, file).status == "PASSED"
+    with pytest.raises(
+        HarnessError, match="'softmax' has no timed workload for cpu, so that there is nothing"
+    ) as caught:
+        judged(own, "benchmark", C_KERNEL, file)
+    assert caught.value.kind == "ProblemInvalid"
+
+
+@pytest.mark.parametrize("status", ["RUNTIME_ERROR", "TIMEOUT", "INCORRECT_NUMERICAL"])
+@pytest.mark.parametrize("state", ["well", "wrong", "broken"])
+def test_a_candidate_does_not_answer_for_a_device_on_which_a_known_good_kernel_fails_too(
+    own: Harness, monkeypatch: pytest.MonkeyPatch, status: str, state: str
+) -> None:
+    arange = torch.arange
+
+    def fails(*_: Any) -> Evaluation:
+        raise Fault(status, "an illegal memory access")
+
+    def of_device(*args: Any, **how: Any) -> torch.Tensor:
+        if state == "broken":
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return arange(*args, **how) + (1.0 if state == "wrong" else 0.0)
+
+    monkeypatch.setattr(own, "_verify", fails)
+    monkeypatch.setattr(torch, "arange", of_device)
+    result = judged(own, "verify", C_KERNEL, C_PROBLEM)
+    if state == "well" or status == "INCORRECT_NUMERICAL":
+        assert (result.status, result.detail) == (status, "an illegal memory access")
+    else:
+        assert result.status == "DEVICE_UNHEALTHY"
+        assert result.detail == "a known good kernel fails too, after: an illegal memory access"
 
 
 def test_an_incumbent_that_does_not_load_leaves_the_question_open(evaluator: LocalEvaluator) -> None:
