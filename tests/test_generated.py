@@ -98,3 +98,10 @@ def test_a_nest_is_the_same_after_it_has_travelled_as_text() -> None:
 def test_what_cannot_be_handed_over_is_named_with_where_it_is(data: Any, words: str) -> None:
     with pytest.raises(Unusable, match=words):
         flatten(data)
+
+
+def test_on_a_gpu_what_names_no_device_goes_there_and_what_names_one_stays() -> None:
+    with placed("cuda:0"):
+        assert torch.get_default_device() == torch.device("cuda:0")
+        assert torch.empty(2, device="cpu").device.type == "cpu"
+    assert torch.get_default_device().type == "cpu"

@@ -2,11 +2,13 @@
 
 import mmap
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from kopt_mcp.evaluator import on_device
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.on_device import named, read
 from kopt_mcp.evaluator.outbox import Outbox, view
@@ -171,3 +173,16 @@ def test_a_handle_that_the_driver_does_not_know_is_no_accusation(driver: FakeDri
     with pytest.raises(Fault, match="failed with CUDA error 400") as caught:
         read(driver, {**GOOD, "handle": bytes(64).hex()})
     assert caught.value.status == "RUNTIME_ERROR"
+
+
+def test_what_cudas_driver_refuses_is_raised_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        def __getattr__(self, name: str) -> Callable[..., int]:
+            return lambda *_: 201 if name == "cuIpcOpenMemHandle_v2" else 0
+
+    monkeypatch.setattr(on_device.ctypes, "CDLL", lambda name: Refusing())
+    driver = on_device.CudaDriver()
+    assert driver.handle(1 << 20) == (bytes(64), 1 << 20)
+    with pytest.raises(OSError, match="cuIpcOpenMemHandle_v2 failed with CUDA error 201") as caught:
+        driver.open(bytes(64))
+    assert caught.value.errno == 201

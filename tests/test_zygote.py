@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from evaluating import processes
 
-from kopt_mcp.evaluator import forked, zygote
+from kopt_mcp.evaluator import forked, sandbox, zygote
 from kopt_mcp.evaluator.channel import ChannelClosed
 from kopt_mcp.evaluator.faults import Fault
 from kopt_mcp.evaluator.runners import Place, Runner
@@ -167,7 +167,25 @@ def test_an_answer_that_breaks_off_is_the_end_of_the_forking_process() -> None:
 def test_orphans_that_do_not_end_are_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zygote, "_children", lambda: [1 << 30])
     monkeypatch.setattr(zygote, "_REAP_S", -1.0)
-    assert zygote._kill_orphans(set()) == 0
+    assert zygote._kill_orphans(set()) == set()
+
+
+def test_a_process_that_was_killed_and_is_collected_later_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child of a runner that had to be killed goes to the zygote, where it was found, and counted, again."""
+    reading, writing = os.pipe()
+    if (runner := os.fork()) == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(writing, b"x")
+        signal.pause()
+    os.read(reading, 1)
+    (child,) = sandbox.descendants(runner)
+    left, waited = [[child], []], os.waitpid
+    monkeypatch.setattr(zygote, "_children", lambda: left.pop(0))
+    monkeypatch.setattr(zygote.os, "waitpid", lambda pid, flags: waited(pid, flags) if pid == runner else (pid, 9))
+    assert zygote._reap(runner, 0.0, set()) == {"code": -signal.SIGKILL, "leftovers": 1}
+    for end in (reading, writing):
+        os.close(end)
 
 
 def test_where_the_system_lists_no_children_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

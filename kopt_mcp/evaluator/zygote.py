@@ -191,32 +191,33 @@ def _reap(pid: int, grace_s: float, runners: set[int]) -> dict[str, Any]:
     leftovers = _kill_tree(pid)
     if status is None:
         _, status = os.waitpid(pid, 0)
-    leftovers += _kill_orphans(runners)
-    return {"code": os.waitstatus_to_exitcode(status), "leftovers": leftovers}
+    leftovers |= _kill_orphans(runners)
+    return {"code": os.waitstatus_to_exitcode(status), "leftovers": len(leftovers)}
 
 
-def _kill_tree(pid: int) -> int:
-    """Kill a process, its group and everything below it; return how many others than itself there were."""
+def _kill_tree(pid: int) -> set[int]:
+    """Kill a process, its group and everything below it; which others than itself there were."""
     others = set(sandbox.descendants(pid))
     _signal(os.killpg, pid)
     for victim in [pid, *others]:
         _signal(os.kill, victim)
-    return len(others)
+    return others
 
 
-def _kill_orphans(runners: set[int]) -> int:
-    """Kill and collect processes that were left to the zygote because their parent went away."""
-    count = 0
+def _kill_orphans(runners: set[int]) -> set[int]:
+    """Kill and collect processes that were left to the zygote because their parent went away; which there were, some of
+    them killed before and still to be collected."""
+    found: set[int] = set()
     deadline = time.monotonic() + _REAP_S
     while time.monotonic() < deadline:
         orphans = [p for p in _children() if p not in runners]
         if not orphans:
             break
         for orphan in orphans:
-            count += 1
+            found.add(orphan)
             _kill_tree(orphan)
             os.waitpid(orphan, 0)
-    return count
+    return found
 
 
 def _children() -> list[int]:
