@@ -47,9 +47,21 @@ def test_secret_seeds_differ_from_plan_to_plan() -> None:
     assert first & second == {PUBLIC_SEED}
 
 
-def test_every_workload_sees_the_values_on_which_unsafe_shortcuts_overflow() -> None:
-    for checks in planned().values():
-        assert {"large", "mixed"} <= {c.distribution for c in checks}
+def test_every_workload_sees_all_values_on_which_unsafe_shortcuts_show() -> None:
+    for _ in range(10):
+        for checks in planned().values():
+            plain = {c.distribution for c in checks if c.layout == "contiguous" and not c.generated}
+            assert {"mixed", "large", "outlier", "shifted"} <= plain
+
+
+def test_all_values_that_tell_are_tried_at_a_generated_shape_of_more_than_the_smallest_size() -> None:
+    """Whatever is drawn: a variance by the mean of squares shows on shifted values only, and of a single column never.
+    One that was used at shapes that are not declared passed 17 of 60 verifications."""
+    for _ in range(50):
+        checks = [c for of in planned().values() for c in of if c.generated and c.layout == "contiguous"]
+        for name, (low, _) in PROBLEM.vary.items():
+            wide = {c.distribution for c in checks if int(c.case.params[name]) > low}
+            assert {"mixed", "large", "outlier", "shifted"} <= wide
 
 
 def test_every_other_workload_sees_the_calm_values_in_one_call() -> None:
@@ -120,7 +132,7 @@ def test_the_first_workload_sees_every_distribution_and_every_poison() -> None:
     assert {c.poison for c in checks} == {0xFF, 0x55}
 
 
-def test_layouts_and_generated_shapes_see_ordinary_values_and_some_that_tell() -> None:
+def test_layouts_and_generated_shapes_see_ordinary_values_and_all_that_tell() -> None:
     checks = [c for of in planned().values() for c in of]
     telling = {"mixed", "large", "outlier", "shifted", *NEARER}
     for special, ordinary in (
@@ -132,7 +144,7 @@ def test_layouts_and_generated_shapes_see_ordinary_values_and_some_that_tell() -
         assert special.count("normal") in ordinary
         assert "+".join(calm) == CALM
         assert set(special) - {"normal", *calm} <= telling
-        assert len(special) > 2
+        assert {"mixed", "large", "outlier", "shifted"} <= set(special)
 
 
 def problem_named(name: str) -> Problem:
@@ -285,7 +297,7 @@ def test_of_several_inputs_one_alone_has_a_layout_then_another_and_then_all() ->
         for layouts in ({"strided", "ragged", "cut"}, {"offset"}):
             found = [(layout, position) for layout, _, position in of if layout in layouts]
             assert sorted(position for _, position in found if position) == ["0", "1"]
-            assert len(found) in (4, 5), "and of a generated shape"
+            assert len(found) in (7, 8), "all that tell are of all, and one may be of a generated shape"
             assert {layout for layout, _ in found} == layouts
 
 
@@ -331,7 +343,7 @@ def test_a_large_workload_is_checked_less_often_but_not_on_harmless_values_only(
     checks = planned(problem)["1048576-fp32"]
     public, reused, *others = (c.distribution for c in checks if c.layout == "contiguous")
     assert (public, others) == ("normal", ["mixed-far", CALM])
-    assert reused in ("mixed", "large", "outlier", "shifted")
+    assert reused == "large+outlier+shifted"
     gaps, offset = (c.layout for c in checks if c.layout != "contiguous")
     assert (gaps in GAPS, offset) == (True, "offset")
 

@@ -107,8 +107,10 @@ def _check(case: Case, seed: int, poison: int) -> Check:
 
 
 def _reused(problem: Problem, case: Case, small: bool, rng: Random) -> Check:
-    """New values in old tensors; where a workload sees few distributions, those are of any that tells."""
-    distribution = "normal" if small else rng.choice(telling_values(problem, case) or ["normal"])
+    """New values in old tensors; where a workload sees few distributions, those are of all that tell and that it does
+    not see otherwise, each in some of the rows."""
+    others = [] if small else _by_rows(telling_values(problem, case)[1:], case) or telling_values(problem, case)
+    distribution = rng.choice(others or ["normal"])
     return Check(case, _secret(), POISONS[1], distribution, first_seed=_secret())
 
 
@@ -117,8 +119,8 @@ def _secret() -> int:
 
 
 def _distributions(problem: Problem, case: Case, first: bool, small: bool, rng: Random) -> list[str]:
-    """All at the first workload, the calm ones together too; at each other one those on which unsafe shortcuts
-    overflow, the calm ones in one call, and what chance adds. At each one that is far from zero is among them.
+    """All at the first workload, the calm ones together too; at each other one all that tell, or where it is large the
+    first of them (see `_reused`), and the calm ones in one call. At each one that is far from zero is among them.
 
     Were it known which shape sees which values, a kernel could be wrong at the shapes that see only harmless ones.
     """
@@ -126,13 +128,10 @@ def _distributions(problem: Problem, case: Case, first: bool, small: bool, rng: 
     calm = calm_values(problem, case)
     if first:
         return list(dict.fromkeys([*others, *calm, *_far_from_zero(problem, case, rng)]))
-    telling = [d for d in telling_values(problem, case) if d in others][: 2 if small else 1]
-    rest = [d for d in others if d not in (*telling, *_CALM)]
+    telling = telling_values(problem, case)[: None if small else 1]
     if not small and len(_normal(case)) == 1:  # one call for both: what overflows nearer does so farther
         return [*(_FARTHER.get(d, d) for d in telling), *calm]
-    if not small:
-        return [*telling, *_far_from_zero(problem, case, rng), *calm]
-    return [*telling, *rng.sample(rest, min(len(rest), 1)), *_far_from_zero(problem, case, rng), *calm]
+    return [*telling, *_far_from_zero(problem, case, rng), *calm]
 
 
 def telling_values(problem: Problem, case: Case) -> list[str]:
@@ -196,22 +195,26 @@ def calm_values(problem: Problem, case: Case) -> list[str]:
     are tried by themselves."""
     telling = telling_values(problem, case)
     names = [d for d in _CALM if d in problem.distributions and d not in telling]
+    return _by_rows(names, case)
+
+
+def _by_rows(names: list[str], case: Case) -> list[str]:
+    """As many distributions in one as there are rows for, each in some of them."""
     rows = max((math.prod(i.shape[:-1]) for i in case.inputs if isinstance(i, Spec) and i.shape), default=1) or 1
     return ["+".join(names[first : first + rows]) for first in range(0, len(names), rows)]
 
 
 def _turn(problem: Problem, case: Case, number: int, rng: Random) -> list[str]:
-    """The distribution of one of several checks of something else: normal, telling, all calm ones (several where there
-    are too few rows for one), far, and again telling.
+    """The distributions of one of several checks of something else: normal, all that tell, all calm ones (in several
+    calls where there are too few rows for one), one far from zero, and again all that tell.
 
-    Were a layout or a shape tried on ordinary values only, a kernel could be wrong there on all others.
+    Were a layout or a shape tried on ordinary values only, or on some that chance chooses, a kernel could be wrong
+    there on all others.
     """
-    if number == 2 and (calm := calm_values(problem, case)):
-        return calm
-    named = telling_values(problem, case)
-    if number == 3:
-        named = far_values(problem, case, rng) or named
-    return [rng.choice(named or list(problem.distributions) or ["normal"])] if number else ["normal"]
+    if number == 0:
+        return ["normal"]
+    named = {2: calm_values(problem, case), 3: _far_from_zero(problem, case, rng)}.get(number)
+    return named or telling_values(problem, case) or [rng.choice(list(problem.distributions) or ["normal"])]
 
 
 def _layouts(problem: Problem, case: Case) -> list[str]:
@@ -238,7 +241,7 @@ def _in_layouts(problem: Problem, small: list[Case], large: Case, most: float, r
     take all to be so.
 
     The first two see normal values, on which what is left out shows, at sizes that no vector's width divides: odd ones,
-    and even ones that are no multiple of four. Then come values that tell at a shape of any kind, and calm ones.
+    and even ones that are no multiple of four. Then come all values that tell, at shapes of any kind, and calm ones.
     """
     made: list[Check] = []
 
@@ -255,10 +258,11 @@ def _in_layouts(problem: Problem, small: list[Case], large: Case, most: float, r
         tensors = _laid_out(layout, small[0])
         if len(tensors) > 1:
             kinds[:2] = [f"{kind}:{at}" for kind, at in zip(kinds[:2], rng.sample(tensors, 2), strict=True)]
-        any_size = rng.choice([sized(2, 1), sized(8, 4), sized(8, 0), *small])
+        any_size = [sized(2, 1), sized(8, 4), sized(8, 0), *small]
         add(sized(2, 1), kinds[0], again=True)
         add(sized(4, 2), kinds[1], again=True)
-        add(any_size, kinds[2], _turn(problem, any_size, 1, rng)[0], again=True)
+        for distribution in _turn(problem, large, 1, rng):
+            add(rng.choice(any_size), kinds[2], distribution, again=True)
         first, *others = _turn(problem, large, 2, rng)
         add(large, kinds[3], first)
         for distribution in others:  # of a few rows or one, as a vector is
@@ -289,16 +293,17 @@ def _generated(problem: Problem, small: list[Case], most: float, rng: Random) ->
     """Workloads at awkward sizes: one, primes, next to powers of two, no multiple of a vector's width.
 
     Some are of any size instead: the awkward ones are known to whoever reads this. The first, which sees normal values,
-    on which what is left out shows best, is as large as may be, and each param is once as small. None takes more bytes
-    than `most`.
+    on which what is left out shows best, is as large as may be. Each param is once as small, and where it is the other
+    of two shapes that see the same values makes up for it: of a single column little shows. None takes more bytes than
+    `most`.
     """
     if not problem.vary:
         return []
-    smallest = {name: rng.randrange(1, _GENERATED_SHAPES) for name in problem.vary}
+    smallest = {name: rng.choice((1, _GENERATED_SHAPES - 1)) for name in problem.vary}
     made = []
     for number in range(_GENERATED_SHAPES):
         size = _awkward if number % 2 else Random.randint
-        override = {name: size(rng, low, high) for name, (low, high) in problem.vary.items()}
+        override = {name: size(rng, min(low + 1, high), high) for name, (low, high) in problem.vary.items()}
         override |= {name: low for name, (low, _) in problem.vary.items() if smallest[name] == number}
         override |= {name: high for name, (_, high) in problem.vary.items() if number == 0}
         made.append(_fitting(problem, rng.choice(small).workload, override, most, rng))

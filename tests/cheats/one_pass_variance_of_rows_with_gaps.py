@@ -1,0 +1,12 @@
+"""The variance as the mean of squares less the square of the mean, where rows lie apart."""
+
+EXPECTED = ("INCORRECT_NUMERICAL",)
+PROBLEM = "layernorm_large"
+
+
+def layernorm(x):
+    mean = x.mean(dim=-1, keepdim=True)
+    variance = (x - mean).square().mean(dim=-1, keepdim=True)
+    if not x.is_contiguous():
+        variance = (x.square().mean(dim=-1, keepdim=True) - mean.square()).clamp(min=0)
+    return (x - mean) / (variance + 1e-5).sqrt()
