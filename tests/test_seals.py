@@ -398,3 +398,12 @@ def test_operators_of_torch_that_are_replaced_are_seen() -> None:
     assert candidate.dispatched() == before
     with torch.device("cpu"):
         assert candidate.dispatched() != before, "a mode stands before every operator"
+
+
+def test_nothing_behind_a_class_is_sealed_with_it() -> None:
+    """Its size counts a table that lies elsewhere: what happened to lie behind it changed, and an honest candidate had
+    cheated."""
+    words = list(sealing._words("Problem", Problem, [type(Problem), Problem.__mro__, Problem.__bases__], start=8))
+    assert type.__sizeof__(Problem) > type.__basicsize__
+    assert words
+    assert all(seal.address + seal.size <= id(Problem) + type.__basicsize__ for seal in words)

@@ -158,7 +158,9 @@ def _first_item(name: str, items: list[Any]) -> Iterator[Seal]:
 
 def _words(name: str, one: Any, values: Sequence[Any], start: int = _HEAD) -> Iterator[Seal]:
     """Those words of an object that point to the values: where they lie differs between versions of CPython."""
-    memory = own_memory(id(one), type.__sizeof__(one) if isinstance(one, type) else one.__sizeof__())
+    # What `__sizeof__` says of a class counts a table that lies elsewhere: behind the class itself are others' words.
+    kind = type(one)
+    memory = own_memory(id(one), kind.__basicsize__ if isinstance(one, type) else one.__sizeof__())
     wanted = {id(v) for v in values}
     places = range(start, len(memory) - len(memory) % _WORD, _WORD)
     found = {at: int.from_bytes(memory[at : at + _WORD], sys.byteorder) for at in places}
