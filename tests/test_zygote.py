@@ -49,6 +49,12 @@ def test_a_forking_process_that_is_gone_is_said_to_be() -> None:
     gone.close()
 
 
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, which finds this package."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+
+
 def test_a_fresh_process_forks_its_zygote_instead_of_starting_one() -> None:
     """In a process of its own, since this one has computed with torch."""
     code = (
@@ -60,8 +66,7 @@ def test_a_fresh_process_forks_its_zygote_instead_of_starting_one() -> None:
         "made.close()\n"
         "print(os.path.exists(f'/proc/{made.pid}'))\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    done = run(code)
     assert done.stdout.split() == ["True", "True", "False"], done.stderr
 
 
@@ -80,8 +85,7 @@ def test_requests_of_several_threads_are_answered_one_by_one() -> None:
         "made.close()\n"
         "print('all')\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    done = run(code)
     assert done.stdout == "all\n", done.stderr
 
 
@@ -208,8 +212,7 @@ def test_without_triton_a_runner_for_a_gpu_has_torch_ready_and_no_more() -> None
         "target = {'backend': 'cuda', 'arch': 90, 'warp_size': 32}\n"
         "print(zygote._load_compiler(target))\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    done = run(code)
     assert done.stdout.split() == ["True", "False", "False"], done.stderr
 
 

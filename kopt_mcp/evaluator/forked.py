@@ -16,11 +16,11 @@ from kopt_mcp.evaluator import sandbox
 from kopt_mcp.evaluator.channel import Channel, ChannelClosed
 
 
-def become_runner(job: dict[str, Any], fds: list[int], zygotes: socket.socket) -> NoReturn:
-    """In the fork: shut in, then serve."""
+def become_runner(job: dict[str, Any], fds: list[int], asked_by: socket.socket) -> NoReturn:
+    """In the fork: shut in, then serve. What the zygote was asked by is for the zygote only."""
     status = 1
     try:
-        zygotes.close()
+        asked_by.close()
         channel_fd, log_fd, shared_fd = fds
         _leave_behind(job, log_fd, channel_fd, shared_fd)
         isolation = _shut_in(job)
